@@ -1,0 +1,119 @@
+"""Durable messages: inbound asks for attention, outbound goes to a channel."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from nanobot.core.identity import Origin, Principal, Role, Trust
+
+
+def new_id(kind: str) -> str:
+    """A random id for a message that no platform has named yet, such as ``cli:9f1c…``."""
+    return f"{kind}:{uuid.uuid4().hex}"
+
+
+def session_key(channel: str, chat_id: str, thread_id: str | None = None) -> str:
+    """The name of a conversation: ``channel:chat`` or ``channel:chat:thread``."""
+    return f"{channel}:{chat_id}" if thread_id is None else f"{channel}:{chat_id}:{thread_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """One attachment. ``ref`` is a platform file id (``telegram:<file_id>``) or a local path."""
+
+    kind: str
+    ref: str
+    name: str = ""
+    mime: str = ""
+    size: int | None = None
+
+
+class AnswerKind(StrEnum):
+    """What becomes of the answer of a turn."""
+
+    REPLY = "reply"
+    REPLY_UNLESS_SILENT = "reply_unless_silent"
+    REPORT = "report"
+    NOTHING = "nothing"
+    TERMINAL = "terminal"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRule:
+    """What to do with the answer, as data that is stored with the inbound.
+
+    ``reply`` goes to ``channel``/``chat_id``/``thread_id`` (the inbound's own when empty);
+    ``reply_unless_silent`` the same, unless the answer is only the heartbeat's token; ``report``
+    posts it as an inbound of ``session``; ``terminal`` hands it to the waiting client, and an
+    inbound whose client is gone is closed as interrupted; ``nothing`` only records it.
+    """
+
+    kind: AnswerKind = AnswerKind.REPLY
+    channel: str = ""
+    chat_id: str = ""
+    thread_id: str | None = None
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InboundMessage:
+    """A message asking for the agent's attention, with a deterministic id.
+
+    ``sender_id`` is the platform's stable id alone; ``sent_at`` is aware. ``session`` names the
+    session where it is not ``channel:chat_id[:thread_id]`` (cron, subagents, ``agent -s``).
+    ``profile`` names how the turn runs; ``model`` overrides the session's model for this turn.
+    ``attended``: somebody sits at the terminal that asks and can see warnings.
+    """
+
+    channel: str
+    sender_id: str
+    chat_id: str
+    content: str
+    media: tuple[Media, ...] = ()
+    id: str = field(default_factory=lambda: new_id("inbound"), kw_only=True)
+    thread_id: str | None = field(default=None, kw_only=True)
+    message_id: str | None = field(default=None, kw_only=True)
+    sender_name: str = field(default="", kw_only=True)
+    username: str = field(default="", kw_only=True)
+    is_group: bool = field(default=False, kw_only=True)
+    sent_at: datetime | None = field(default=None, kw_only=True)
+    origin: Origin = field(default=Origin.USER, kw_only=True)
+    role: Role = field(default=Role.GUEST, kw_only=True)
+    trust: Trust = field(default=Trust.TRUSTED, kw_only=True)
+    profile: str = field(default="chat", kw_only=True)
+    answer: AnswerRule = field(default=AnswerRule(), kw_only=True)
+    session: str | None = field(default=None, kw_only=True)
+    model: str | None = field(default=None, kw_only=True)
+    attended: bool = field(default=False, kw_only=True)
+
+    @property
+    def session_key(self) -> str:
+        return self.session or session_key(self.channel, self.chat_id, self.thread_id)
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(self.role, self.channel, self.sender_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundMessage:
+    """A message to be delivered to ``channel``/``chat_id``; ``content`` is Markdown.
+
+    ``id`` is deterministic where recovery must know whether it exists already
+    (``<inbound id>/answer``, ``<inbound id>/message/<call id>``). ``preview_id`` is the platform
+    id of a streamed preview which the final text replaces.
+    """
+
+    channel: str
+    chat_id: str
+    content: str
+    reply_to: str | None = None
+    media: tuple[Media, ...] = ()
+    id: str = field(default_factory=lambda: new_id("outbound"), kw_only=True)
+    thread_id: str | None = field(default=None, kw_only=True)
+    session: str = field(default="", kw_only=True)
+    inbound_id: str | None = field(default=None, kw_only=True)
+    preview_id: str | None = field(default=None, kw_only=True)

@@ -1,0 +1,31 @@
+"""Text helpers that several parts share: shortening, fences."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """``text`` on one line of at most ``limit`` characters, cut with an ellipsis."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: max(limit - 1, 0)] + "…"
+
+
+def head_and_tail(text: str, limit: int, note: str) -> str:
+    """``text`` cut in its middle to about ``limit`` characters, with ``note`` at the cut.
+
+    ``{omitted}`` in ``note`` becomes the number of characters left out. The head gets two thirds.
+    """
+    if len(text) <= limit:
+        return text
+    head = limit * 2 // 3
+    tail = limit - head
+    omitted = len(text) - head - tail
+    return f"{text[:head]}\n{note.format(omitted=omitted)}\n{text[-tail:] if tail else ''}"
+
+
+def fence(text: str, *, source: str, mark: str | None = None) -> str:
+    """``text`` from outside between marks it cannot guess, with its source named."""
+    token = mark or secrets.token_hex(4)
+    return f"<untrusted {token} source={json.dumps(source)}>\n{text}\n</untrusted {token}>"

@@ -1,0 +1,110 @@
+"""What a tool is: validated arguments and the facts of its turn in, text for the model out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from nanobot.core.chat import Image, ToolSpec
+from nanobot.core.events import Emit, ignore
+from nanobot.core.identity import Origin, Principal, Trust
+
+
+class Effect(StrEnum):
+    """Whether a call may change anything: reads run side by side, writes in order."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+class ToolArguments(BaseModel):
+    """Base of every tool's arguments; the JSON Schema the model sees is made from it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """The facts of one tool call's turn; a tool keeps no state about chats of its own.
+
+    ``trust`` is untrusted once the turn has read anything from outside. ``attended`` means the
+    owner sits at the terminal that asks. ``environment`` holds variables for commands of this
+    turn alone (skills' keys). ``call_id`` together with ``inbound_id`` names the call for good.
+    """
+
+    session_key: str
+    inbound_id: str
+    call_id: str
+    channel: str
+    chat_id: str
+    thread_id: str | None
+    sender_id: str
+    principal: Principal
+    trust: Trust
+    origin: Origin
+    profile: str
+    attended: bool
+    workspace: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    emit: Emit = ignore
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a call gave: ``text`` for the model; ``trust`` untrusted when it came from outside."""
+
+    text: str
+    trust: Trust = Trust.TRUSTED
+    images: tuple[Image, ...] = ()
+
+
+ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
+
+
+class Tool(ABC, Generic[ArgumentsT]):
+    """One tool; subclasses set the class attributes and implement ``run``.
+
+    ``timeout_s`` is the wall-clock limit the loop puts round ``run`` (None: the tool keeps its
+    own, shorter than any). ``run`` raises ToolError with a text the model can act on; any other
+    exception is a defect, logged with its traceback and told to the model as a failure.
+    """
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    effect: ClassVar[Effect]
+    arguments: ClassVar[type[ToolArguments]]
+    timeout_s: ClassVar[float | None] = 60.0
+
+    @abstractmethod
+    async def run(self, args: ArgumentsT, context: ToolContext) -> ToolOutput: ...
+
+    @classmethod
+    def spec(cls) -> ToolSpec:
+        """The tool as the model sees it, JSON Schema without pydantic's titles."""
+        schema = _without_titles(cls.arguments.model_json_schema(by_alias=True))
+        schema.pop("description", None)
+        return ToolSpec(cls.name, cls.description, schema)
+
+
+def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema without the titles pydantic adds; a property *named* title is kept."""
+
+    def clean(node: Any, *, names: bool) -> Any:
+        if isinstance(node, dict):
+            return {
+                key: clean(value, names=not names and key in {"properties", "$defs"})
+                for key, value in node.items()
+                if names or not (key == "title" and isinstance(value, str))
+            }
+        if isinstance(node, list):
+            return [clean(item, names=False) for item in node]
+        return node
+
+    cleaned: dict[str, Any] = clean(schema, names=False)
+    return cleaned

@@ -1,0 +1,150 @@
+"""The entries of a session's log, as values and as the JSON they are stored in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from nanobot.core.chat import (
+    AssistantMessage,
+    ChatMessage,
+    Image,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
+from nanobot.core.identity import Trust
+
+
+class EntryKind(StrEnum):
+    """What an entry records.
+
+    ``user``: somebody's message, as rendered for the model. ``nudge``: a user message that the
+    framework wrote (continue, say where things stand, assess). ``assistant``, ``tool``: the
+    model's words and calls, a call's result. ``compacted``: from here on the model's view begins
+    at the entry ``keeps_from``, with this entry's message in place of all before it. ``reset``: a
+    new conversation begins.
+    """
+
+    USER = "user"
+    NUDGE = "nudge"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    COMPACTED = "compacted"
+    RESET = "reset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An entry that is not in the log yet.
+
+    ``inbound_id`` names the message whose turn wrote it, ``principal`` on whose authority.
+    ``ok`` tells of a tool entry whether the call succeeded; ``model`` and ``usage`` belong to
+    assistant entries; ``keeps_from`` to compacted ones.
+    """
+
+    kind: EntryKind
+    message: ChatMessage | None
+    inbound_id: str
+    principal: str
+    trust: Trust
+    ok: bool = True
+    model: str = ""
+    usage: Usage | None = None
+    keeps_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry(Draft):
+    """An entry of the log; ``seq`` grows with time over all sessions."""
+
+    seq: int
+    at: datetime
+
+
+def encode(draft: Draft) -> str:
+    """The stored JSON of an entry's own part (kind, ids and trust are columns)."""
+    record: dict[str, Any] = {}
+    match draft.message:
+        case UserMessage(content, images):
+            record = {"content": content, "images": [[i.path, i.mime] for i in images]}
+        case AssistantMessage(content, calls, reasoning, blocks):
+            record = {
+                "content": content,
+                "tool_calls": [[call.id, call.name, call.arguments] for call in calls],
+                "reasoning": reasoning,
+                "thinking_blocks": [dict(block) for block in blocks],
+                "model": draft.model,
+            }
+            if draft.usage is not None:
+                usage = draft.usage
+                record["usage"] = [usage.input_tokens, usage.output_tokens, usage.cached_tokens]
+        case ToolMessage(call_id, name, content, images):
+            record = {
+                "call_id": call_id,
+                "name": name,
+                "content": content,
+                "images": [[i.path, i.mime] for i in images],
+                "ok": draft.ok,
+            }
+        case _:
+            record = {}
+    if draft.keeps_from is not None:
+        record["keeps_from"] = draft.keeps_from
+    compact = {key: value for key, value in record.items() if value not in ([], "", None)}
+    return json.dumps(compact, ensure_ascii=False, separators=(",", ":"))
+
+
+def decode(kind: str, payload: str) -> tuple[EntryKind, ChatMessage | None, Mapping[str, Any]]:
+    """Kind, message and the raw record of a stored entry; raises ValueError when damaged."""
+    known = EntryKind(kind)
+    record = json.loads(payload)
+    try:
+        return known, _message(known, record), record
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a damaged {kind} entry: {error!r}") from error
+
+
+def _message(kind: EntryKind, record: Mapping[str, Any]) -> ChatMessage | None:
+    images = tuple(Image(_text(path), _text(mime)) for path, mime in record.get("images", ()))
+    match kind:
+        case EntryKind.ASSISTANT:
+            return AssistantMessage(
+                _text(record.get("content", "")),
+                tuple(
+                    ToolCall(_text(id_), _text(name), _text(arguments))
+                    for id_, name, arguments in record.get("tool_calls", ())
+                ),
+                _text(record.get("reasoning", "")),
+                tuple(dict(block) for block in record.get("thinking_blocks", ())),
+            )
+        case EntryKind.TOOL:
+            return ToolMessage(
+                _text(record["call_id"]),
+                _text(record["name"]),
+                _text(record.get("content", "")),
+                images,
+            )
+        case EntryKind.RESET:
+            return None
+        case _:
+            return UserMessage(_text(record.get("content", "")), images)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text expected, found {type(value).__name__}")
+    return value
+
+
+def usage_of(record: Mapping[str, Any]) -> Usage | None:
+    """The usage in a stored record, or None."""
+    numbers = record.get("usage")
+    if not isinstance(numbers, list) or len(numbers) != 3:
+        return None
+    return Usage(*(int(number) for number in numbers))

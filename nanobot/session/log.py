@@ -1,0 +1,220 @@
+"""The append-only log of each session, in the state database."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from loguru import logger
+
+from nanobot.core.identity import Trust
+from nanobot.core.ports import Clock
+from nanobot.session.entries import Draft, Entry, EntryKind, decode, encode, usage_of
+from nanobot.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session remembers beside its log: the model and reasoning effort chosen for it."""
+
+    model: str | None = None
+    reasoning_effort: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSession:
+    """The part of a session that the model sees, oldest entry first."""
+
+    key: str
+    entries: tuple[Entry, ...]
+    settings: SessionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One line of a list of sessions."""
+
+    key: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class SessionLog:
+    """Appends to and reads from sessions' logs; nothing in it is ever changed or removed."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def live(self, key: str) -> LiveSession:
+        """What the model sees of a session; an unknown key is an empty session.
+
+        Its cost depends on the live part alone. Damaged rows are left out and logged.
+        """
+        return await self._database.read(lambda connection: _live(connection, key))
+
+    async def append(
+        self, key: str, drafts: Sequence[Draft], *, durable: bool = False
+    ) -> tuple[Entry, ...]:
+        """Append drafts in one transaction (synced when ``durable``)."""
+        if not drafts:
+            return ()
+        now = self._clock()
+        return await self._database.write(
+            lambda connection: append_in(connection, key, drafts, now), durable=durable
+        )
+
+    async def reset(self, key: str, draft: Draft) -> None:
+        """Begin a new conversation: append the reset entry, from which the live part begins."""
+        now = self._clock()
+
+        def write(connection: sqlite3.Connection) -> None:
+            (entry,) = append_in(connection, key, (draft,), now)
+            connection.execute("UPDATE session SET live_from = ? WHERE key = ?", (entry.seq, key))
+
+        await self._database.write(write, durable=True)
+
+    async def change_settings(self, key: str, settings: SessionSettings) -> None:
+        """Remember settings of a session, durably."""
+        now = self._clock().timestamp()
+        text = json.dumps({"model": settings.model, "reasoning_effort": settings.reasoning_effort})
+
+        def write(connection: sqlite3.Connection) -> None:
+            _touch(connection, key, now)
+            connection.execute("UPDATE session SET settings = ? WHERE key = ?", (text, key))
+
+        await self._database.write(write, durable=True)
+
+    async def sessions(self) -> tuple[SessionInfo, ...]:
+        """All sessions, the last used first."""
+
+        def read(connection: sqlite3.Connection) -> tuple[SessionInfo, ...]:
+            rows = connection.execute(
+                "SELECT key, created_at, updated_at FROM session ORDER BY updated_at DESC"
+            )
+            return tuple(SessionInfo(key, _time(c), _time(u)) for key, c, u in rows)
+
+        return await self._database.read(read)
+
+    async def entries(self, key: str, *, after: int = 0, limit: int = 500) -> tuple[Entry, ...]:
+        """A page of a session's whole log: the entries past ``after``, oldest first."""
+        return await self._database.read(lambda connection: _entries(connection, key, after, limit))
+
+
+def append_in(
+    connection: sqlite3.Connection, key: str, drafts: Sequence[Draft], now: datetime
+) -> tuple[Entry, ...]:
+    """Append within the caller's transaction, so that settling and its last words are one."""
+    stamp = now.timestamp()
+    _touch(connection, key, stamp)
+    entries: list[Entry] = []
+    for draft in drafts:
+        cursor = connection.execute(
+            "INSERT INTO log (session, kind, inbound_id, principal, trust, at, payload) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                key,
+                draft.kind.value,
+                draft.inbound_id,
+                draft.principal,
+                draft.trust.value,
+                stamp,
+                encode(draft),
+            ),
+        )
+        entry = placed(draft, cursor.lastrowid or 0, now)
+        entries.append(entry)
+        if draft.keeps_from is not None:
+            connection.execute(
+                "UPDATE session SET live_from = ? WHERE key = ?", (draft.keeps_from, key)
+            )
+    return tuple(entries)
+
+
+def placed(draft: Draft, seq: int, at: datetime) -> Entry:
+    """The entry that a draft becomes at its place in the log."""
+    return Entry(
+        kind=draft.kind,
+        message=draft.message,
+        inbound_id=draft.inbound_id,
+        principal=draft.principal,
+        trust=draft.trust,
+        ok=draft.ok,
+        model=draft.model,
+        usage=draft.usage,
+        keeps_from=draft.keeps_from,
+        seq=seq,
+        at=at,
+    )
+
+
+def _touch(connection: sqlite3.Connection, key: str, stamp: float) -> None:
+    connection.execute(
+        "INSERT INTO session (key, created_at, updated_at) VALUES (?, ?, ?) "
+        "ON CONFLICT (key) DO UPDATE SET updated_at = excluded.updated_at",
+        (key, stamp, stamp),
+    )
+
+
+def _live(connection: sqlite3.Connection, key: str) -> LiveSession:
+    row = connection.execute(
+        "SELECT live_from, settings FROM session WHERE key = ?", (key,)
+    ).fetchone()
+    if row is None:
+        return LiveSession(key, (), SessionSettings())
+    entries = _entries(connection, key, row[0] - 1, -1)
+    return LiveSession(key, _view(entries), _settings(row[1]))
+
+
+def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The entries with the newest compaction's mark in front, where it stands for the past."""
+    marks = [entry for entry in entries if entry.kind is EntryKind.COMPACTED]
+    rest = (entry for entry in entries if entry.kind is not EntryKind.COMPACTED)
+    return (*marks[-1:], *rest)
+
+
+def _settings(text: str) -> SessionSettings:
+    try:
+        record: Any = json.loads(text)
+        return SessionSettings(record.get("model"), record.get("reasoning_effort"))
+    except (ValueError, AttributeError):
+        logger.error("damaged session settings are ignored")
+        return SessionSettings()
+
+
+def _entries(connection: sqlite3.Connection, key: str, after: int, limit: int) -> tuple[Entry, ...]:
+    rows = connection.execute(
+        "SELECT seq, kind, inbound_id, principal, trust, at, payload FROM log "
+        "WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
+        (key, after, limit),
+    )
+    entries: list[Entry] = []
+    for seq, kind, inbound_id, principal, trust, at, payload in rows:
+        try:
+            known, message, record = decode(kind, payload)
+            entry = Entry(
+                kind=known,
+                message=message,
+                inbound_id=inbound_id,
+                principal=principal,
+                trust=Trust(trust),
+                ok=bool(record.get("ok", True)),
+                model=str(record.get("model", "")),
+                usage=usage_of(record),
+                keeps_from=record.get("keeps_from"),
+                seq=seq,
+                at=_time(at),
+            )
+        except (ValueError, TypeError, AttributeError) as error:
+            logger.error("log entry {} of session {} is damaged, left out: {}", seq, key, error)
+            continue
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _time(stamp: float) -> datetime:
+    return datetime.fromtimestamp(stamp, UTC)

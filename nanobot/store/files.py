@@ -1,0 +1,50 @@
+"""Atomic writes and quarantine for the files we own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Replace ``path`` by ``data`` so that a reader sees the old or the new, never a part.
+
+    Temporary file in the same directory, fsync, rename, fsync of the directory. The permissions
+    of an existing file are kept when ``mode`` is negative.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if mode < 0:
+        mode = path.stat().st_mode & 0o7777 if path.exists() else 0o644
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)  # noqa: PTH105
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in ``directory`` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def quarantine(path: Path) -> Path:
+    """Put a damaged file aside under a name with the time; returns the new path."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+    aside = path.with_name(f"{path.name}.corrupt-{stamp}")
+    os.replace(path, aside)  # noqa: PTH105
+    return aside

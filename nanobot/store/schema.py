@@ -1,0 +1,75 @@
+"""The tables of the state database, as an ordered list of migrations."""
+
+from __future__ import annotations
+
+MIGRATIONS: tuple[str, ...] = (
+    # 1: inbox, outbox with one row a message piece, sessions and their log
+    """
+    CREATE TABLE inbox (
+        seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+        id          TEXT NOT NULL UNIQUE,
+        session     TEXT NOT NULL,
+        channel     TEXT NOT NULL,
+        payload     TEXT NOT NULL,
+        state       TEXT NOT NULL DEFAULT 'pending',
+        attempts    INTEGER NOT NULL DEFAULT 0,
+        not_before  REAL,
+        told        INTEGER NOT NULL DEFAULT 0,
+        error       TEXT,
+        received_at REAL NOT NULL,
+        settled_at  REAL
+    );
+    CREATE INDEX inbox_pending ON inbox (seq) WHERE state = 'pending';
+    CREATE INDEX inbox_dead ON inbox (seq) WHERE state = 'dead';
+    CREATE INDEX inbox_settled ON inbox (settled_at) WHERE settled_at IS NOT NULL;
+
+    CREATE TABLE outbox (
+        seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+        id          TEXT NOT NULL UNIQUE,
+        session     TEXT NOT NULL,
+        channel     TEXT NOT NULL,
+        target      TEXT NOT NULL,
+        inbound_id  TEXT,
+        payload     TEXT NOT NULL,
+        state       TEXT NOT NULL DEFAULT 'pending',
+        attempts    INTEGER NOT NULL DEFAULT 0,
+        not_before  REAL,
+        error       TEXT,
+        created_at  REAL NOT NULL,
+        expires_at  REAL,
+        settled_at  REAL
+    );
+    CREATE INDEX outbox_pending ON outbox (channel, seq) WHERE state = 'pending';
+    CREATE INDEX outbox_dead ON outbox (seq) WHERE state = 'dead';
+    CREATE INDEX outbox_settled ON outbox (settled_at) WHERE settled_at IS NOT NULL;
+
+    CREATE TABLE piece (
+        outbound_id TEXT NOT NULL,
+        number      INTEGER NOT NULL,
+        payload     TEXT NOT NULL,
+        state       TEXT NOT NULL DEFAULT 'queued',
+        platform_id TEXT,
+        PRIMARY KEY (outbound_id, number)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE session (
+        key         TEXT PRIMARY KEY,
+        created_at  REAL NOT NULL,
+        updated_at  REAL NOT NULL,
+        live_from   INTEGER NOT NULL DEFAULT 0,
+        settings    TEXT NOT NULL DEFAULT '{}'
+    ) WITHOUT ROWID;
+
+    CREATE TABLE log (
+        seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+        session     TEXT NOT NULL,
+        kind        TEXT NOT NULL,
+        inbound_id  TEXT NOT NULL,
+        principal   TEXT NOT NULL,
+        trust       TEXT NOT NULL,
+        at          REAL NOT NULL,
+        payload     TEXT NOT NULL
+    );
+    CREATE INDEX log_session ON log (session, seq);
+    """,
+)

@@ -1,0 +1,156 @@
+"""The state database: one writer, group commit, and what happens when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nanobot.core.errors import StoreError, StoreUnavailable
+from nanobot.store.database import Database
+from nanobot.store.schema import MIGRATIONS
+
+
+def _insert(key: str) -> Callable[[sqlite3.Connection], str]:
+    def write(connection: sqlite3.Connection) -> str:
+        connection.execute(
+            "INSERT INTO session (key, created_at, updated_at) VALUES (?, 0, 0)", (key,)
+        )
+        return key
+
+    return write
+
+
+def _keys(connection: sqlite3.Connection) -> list[str]:
+    return [key for (key,) in connection.execute("SELECT key FROM session ORDER BY key")]
+
+
+async def test_a_read_sees_every_finished_write(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state.db")
+
+    written = [await database.write(_insert(key)) for key in ("a", "b")]
+    read = await database.read(_keys)
+
+    database.close()
+    assert (written, read) == (["a", "b"], ["a", "b"])
+
+
+async def test_a_write_that_raises_is_undone_alone(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state.db")
+
+    def fails(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO session (key, created_at, updated_at) VALUES ('x', 0, 0)")
+        raise LookupError("on purpose")
+
+    results = await asyncio.gather(
+        database.write(_insert("a")),
+        database.write(fails),
+        database.write(_insert("a")),
+        database.write(_insert("b"), durable=True),
+        return_exceptions=True,
+    )
+
+    kept = await database.read(_keys)
+    database.close()
+    assert [type(result) for result in results] == [
+        str,
+        LookupError,
+        sqlite3.IntegrityError,
+        str,
+    ]
+    assert kept == ["a", "b"]
+
+
+async def test_a_damaged_file_is_put_aside_and_a_new_one_begun(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.write_bytes(b"this is no database at all" * 100)
+
+    database = Database(path)
+
+    await database.write(_insert("fresh"))
+    database.close()
+    assert database.quarantined is not None
+    assert database.quarantined.read_bytes().startswith(b"this is no database")
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+    before = path.read_bytes()
+
+    with pytest.raises(StoreError, match="newer nanobot"):
+        Database(path)
+
+    assert path.read_bytes() == before
+
+
+def test_an_older_schema_is_migrated_with_a_backup(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with sqlite3.connect(path) as connection:
+        for statement in MIGRATIONS[0].split(";\n"):
+            connection.execute(statement)
+        connection.execute("INSERT INTO session (key, created_at, updated_at) VALUES ('a', 0, 0)")
+        connection.execute("PRAGMA user_version=1")
+    connection.close()
+
+    Database(path).close()
+
+    with sqlite3.connect(path) as migrated:
+        version = migrated.execute("PRAGMA user_version").fetchone()
+        keys = _keys(migrated)
+    migrated.close()
+    assert (version, keys) == ((len(MIGRATIONS),), ["a"])
+    assert (tmp_path / "state.db.v1.bak").exists() == (len(MIGRATIONS) > 1)
+
+
+async def test_the_death_of_the_writer_is_fatal(tmp_path: Path) -> None:
+    died = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_fatal() -> None:
+        loop.call_soon_threadsafe(died.set)
+
+    database = Database(tmp_path / "state.db", on_fatal=on_fatal)
+
+    def dies(connection: sqlite3.Connection) -> None:
+        raise SystemExit
+
+    waiting = asyncio.ensure_future(database.write(dies))
+    await asyncio.wait_for(died.wait(), 5)
+
+    waiting.cancel()
+    database.close()
+    assert died.is_set()
+
+
+async def test_a_closed_database_says_so(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state.db")
+    database.close()
+
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await database.write(_keys)
+
+
+async def test_a_full_disk_fails_the_write_and_changes_nothing(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state.db")
+    await database.write(_insert("a"))
+
+    def fill(connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA max_page_count=1")
+        connection.execute(
+            "INSERT INTO session (key, created_at, updated_at, settings) VALUES ('b', 0, 0, ?)",
+            ("x" * 1_000_000,),
+        )
+
+    with pytest.raises(StoreUnavailable, match="full"):
+        await database.write(fill)
+
+    await database.write(lambda connection: connection.execute("PRAGMA max_page_count=100000"))
+    await database.write(_insert("c"))
+    kept = await database.read(_keys)
+    database.close()
+    assert kept == ["a", "c"]

@@ -1,0 +1,154 @@
+"""The session log: appended to, read back as it was, never changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.core.chat import (
+    AssistantMessage,
+    ChatMessage,
+    Image,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
+from nanobot.core.identity import Trust
+from nanobot.session.entries import Draft, EntryKind, decode, encode
+from nanobot.session.log import SessionLog, SessionSettings
+from nanobot.store.database import Database
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[SessionLog]:
+    database = Database(tmp_path / "state.db")
+    yield SessionLog(database, lambda: NOW)
+    database.close()
+
+
+def draft(kind: EntryKind, message: ChatMessage | None, **more: object) -> Draft:
+    return Draft(
+        kind=kind,
+        message=message,
+        inbound_id="in-1",
+        principal="owner:cli:owner",
+        trust=Trust.UNTRUSTED,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def said(text: str) -> Draft:
+    return draft(EntryKind.USER, UserMessage(text))
+
+
+async def test_what_was_appended_is_read_back(log: SessionLog) -> None:
+    drafts = [
+        draft(EntryKind.USER, UserMessage("a picture", (Image("/tmp/a.png", "image/png"),))),
+        draft(
+            EntryKind.ASSISTANT,
+            AssistantMessage(
+                "ä", (ToolCall("1", "exec", '{"a": 1}'),), "thought", ({"type": "thinking"},)
+            ),
+            model="m",
+            usage=Usage(1, 2, 3),
+        ),
+        draft(EntryKind.TOOL, ToolMessage("1", "exec", "out"), ok=False),
+    ]
+
+    appended = await log.append("cli:direct", drafts)
+
+    assert (await log.live("cli:direct")).entries == appended
+    assert [entry.message for entry in appended] == [draft.message for draft in drafts]
+    assert (appended[1].usage, appended[1].model, appended[2].ok) == (Usage(1, 2, 3), "m", False)
+
+
+async def test_sessions_do_not_see_each_other(log: SessionLog) -> None:
+    await log.append("a:1", [said("one")])
+    await log.append("a:2", [said("two")])
+
+    seen = [entry.message for entry in (await log.live("a:2")).entries]
+
+    assert seen == [UserMessage("two")]
+    assert {info.key for info in await log.sessions()} == {"a:1", "a:2"}
+
+
+async def test_after_a_reset_the_past_is_out_of_view_but_kept(log: SessionLog) -> None:
+    await log.append("s", [said("old")])
+    await log.reset("s", draft(EntryKind.RESET, None))
+    await log.append("s", [said("new")])
+
+    live = [entry.message for entry in (await log.live("s")).entries]
+    whole = [entry.kind.value for entry in await log.entries("s")]
+
+    assert (live, whole) == ([None, UserMessage("new")], ["user", "reset", "user"])
+
+
+async def test_a_compaction_stands_before_what_it_keeps(log: SessionLog) -> None:
+    entries = await log.append("s", [said("1"), said("2"), said("3")])
+    mark = draft(EntryKind.COMPACTED, UserMessage("earlier"), keeps_from=entries[2].seq)
+    await log.append("s", [mark])
+    await log.append("s", [said("4")])
+
+    live = [entry.message for entry in (await log.live("s")).entries]
+
+    assert live == [UserMessage(text) for text in ("earlier", "3", "4")]
+
+
+async def test_settings_are_remembered(log: SessionLog) -> None:
+    await log.change_settings("s", SessionSettings("gpt", "high"))
+
+    assert (await log.live("s")).settings == SessionSettings("gpt", "high")
+
+
+async def test_damaged_rows_are_left_out(log: SessionLog, tmp_path: Path) -> None:
+    await log.append("s", [said("1"), said("2"), said("3")])
+    with sqlite3.connect(tmp_path / "state.db") as raw:
+        raw.execute("UPDATE log SET payload = '{' WHERE seq = 2")
+        raw.execute("UPDATE log SET kind = 'riddle' WHERE seq = 3")
+    raw.close()
+
+    live = [entry.message for entry in (await log.live("s")).entries]
+
+    assert live == [UserMessage("1")]
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["content", "tool_calls", "images", "call_id", "name", "thinking_blocks"]),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=8,
+)
+
+
+@given(kind=st.sampled_from(list(EntryKind)), record=_json)
+def test_any_payload_decodes_or_is_a_value_error(kind: EntryKind, record: object) -> None:
+    import json
+
+    try:
+        decode(kind.value, json.dumps(record))
+    except ValueError:
+        return
+
+
+@given(st.text(), st.lists(st.tuples(st.text(), st.text(), st.text()), max_size=3))
+def test_assistant_messages_survive_storage(
+    text: str, calls: list[tuple[str, str, str]]
+) -> None:
+    message = AssistantMessage(text, tuple(ToolCall(*call) for call in calls))
+
+    stored = encode(draft(EntryKind.ASSISTANT, message))
+
+    assert decode("assistant", stored)[1] == message
