@@ -1,0 +1,338 @@
+"""The schema's keys as they are written on disk: walking, finding, naming and describing them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from nanobot.config.schema import (
+    ChannelsConfig,
+    Config,
+    Expected,
+    PluginChannelConfig,
+    Section,
+)
+from nanobot.core.errors import ConfigError
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Where a value stands: names on disk in camelCase, free names letter for letter, list indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A map whose names are the user's own; every value is a ``values``."""
+
+    values: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value; ``words`` say what is expected of it.
+
+    ``is_text``: any text is of the right type, so that one given in the environment is not read
+    as JSON. ``is_free``: anything goes, to any depth. ``item``: the words for one of a list.
+    """
+
+    words: str
+    is_text: bool = False
+    is_secret: bool = False
+    is_free: bool = False
+    item: str = ""
+
+
+Node: TypeAlias = type[Section] | Table | Leaf
+
+FREE = Leaf("anything", is_free=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One key of a section: ``key`` on disk, ``name`` in Python."""
+
+    key: str
+    name: str
+    node: Node
+    field: FieldInfo
+
+
+@cache
+def children(section: type[Section]) -> dict[str, Child]:
+    """The keys of a section by their name on disk, in the schema's order."""
+    found = {}
+    for name, field in section.model_fields.items():
+        key = field.alias or name
+        found[key] = Child(key, name, _node(field.annotation, tuple(field.metadata)), field)
+    return found
+
+
+@cache
+def _by_spelling(section: type[Section]) -> dict[str, Child]:
+    both = dict(children(section))
+    both.update({child.name: child for child in children(section).values()})
+    return both
+
+
+def child(section: type[Section], key: str) -> Child | None:
+    """The key of a section spelled in camelCase or snake_case."""
+    return _by_spelling(section).get(key)
+
+
+def loose(key: str) -> str:
+    """A key without case, ``_`` and ``-``, to compare spellings."""
+    return key.replace("_", "").replace("-", "").lower()
+
+
+def child_loosely(section: type[Section], key: str) -> Child | None:
+    """The key of a section whatever its case and underscores (variables, suggestions)."""
+    wanted = loose(key)
+    return next((each for each in children(section).values() if loose(each.key) == wanted), None)
+
+
+# ---------------------------------------------------------------------------- nodes and words
+
+
+def _node(annotation: Any, metadata: tuple[Any, ...]) -> Node:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    if get_origin(annotation) is dict:
+        return Table(_node(get_args(annotation)[1], ()))
+    arms = _arms(annotation)
+    items = [get_args(arm)[0] for arm in arms if get_origin(arm) is tuple]
+    return Leaf(
+        words=_words(annotation, metadata),
+        is_text=all(_is_text(arm) for arm in arms),
+        is_secret=SecretStr in arms,
+        is_free=annotation is Any,
+        item=_words(items[0], ()) if items else "",
+    )
+
+
+def _arms(annotation: Any) -> list[Any]:
+    """The alternatives of a type, Annotated and None taken away."""
+    if get_origin(annotation) is Annotated:
+        return _arms(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [arm for each in get_args(annotation) for arm in _arms(each)]
+    return [] if annotation is NoneType else [annotation]
+
+
+def _is_text(arm: Any) -> bool:
+    if get_origin(arm) is Literal:
+        return all(isinstance(value, str) for value in get_args(arm))
+    return arm not in (Any, int, float, bool) and get_origin(arm) is None
+
+
+def _words(annotation: Any, metadata: Sequence[Any]) -> str:
+    for entry in metadata:
+        if isinstance(entry, Expected):
+            return entry.words
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        return _words(inner, (*metadata, *more))
+    if get_origin(annotation) in (Union, UnionType):
+        arms = [arm for arm in get_args(annotation) if arm is not NoneType]
+        return " or ".join(_words(arm, metadata) for arm in arms)
+    if get_origin(annotation) is Literal:
+        return _one_of([json.dumps(value) for value in get_args(annotation)])
+    if get_origin(annotation) is tuple:
+        return f"a list, each item {_words(get_args(annotation)[0], ())}"
+    if annotation is int:
+        return f"a whole number{_bounds(metadata)}"
+    if annotation is float:
+        return f"a number{_bounds(metadata)}"
+    if annotation is bool:
+        return "true or false"
+    return "anything" if annotation is Any else "text"
+
+
+def _bounds(metadata: Sequence[Any]) -> str:
+    low = next((entry.ge for entry in metadata if hasattr(entry, "ge")), None)
+    high = next((entry.le for entry in metadata if hasattr(entry, "le")), None)
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    return "" if low is None else f" of at least {low}"
+
+
+def _one_of(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def words_of(node: Node) -> str:
+    """What is expected of a value, in the words of an error message."""
+    return node.words if isinstance(node, Leaf) else "an object"
+
+
+# -------------------------------------------------------------------------------- dotted keys
+
+
+def dotted(path: KeyPath) -> str:
+    """A path as one writes it: ``channels.telegram.allowFrom[1]``, odd names in quotes."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+            continue
+        plain = re.fullmatch(r"[\w$*+/@-]+", step, re.ASCII)
+        text += ("." if text else "") + (step if plain else json.dumps(step[:80]))
+    return text
+
+
+_NAME = r'"(?:[^"\\]|\\.)*"|[^."]+'
+
+
+def split(key: str) -> list[str]:
+    """A dotted key as its names; a name in double quotes may hold dots. Raises ConfigError."""
+    if re.fullmatch(rf"(?:{_NAME})(?:\.(?:{_NAME}))*", key) is None:
+        raise ConfigError(f"{json.dumps(key[:80])}: expected a key such as agents.defaults.model")
+    try:
+        return [json.loads(name) if name[0] == '"' else name for name in re.findall(_NAME, key)]
+    except json.JSONDecodeError:
+        raise ConfigError(f"{json.dumps(key[:80])}: a name in quotes is not JSON text") from None
+
+
+def follow(names: Sequence[str]) -> tuple[KeyPath, Node] | None:
+    """The path and node that names lead to, snake_case accepted; None where there is none.
+
+    Names of a table may hold dots: the shortest one that lets the rest be found is taken, so
+    ``providers.openai.models.gpt-4.1.vision`` means the model ``gpt-4.1``.
+    """
+    return _follow(Config, tuple(names), ())
+
+
+def _follow(node: Node, names: tuple[str, ...], path: KeyPath) -> tuple[KeyPath, Node] | None:
+    if not names:
+        return path, node
+    if isinstance(node, Leaf):
+        return ((*path, *names), node) if node.is_free else None
+    if isinstance(node, Table):
+        for end in range(1, len(names) + 1):
+            found = _follow(node.values, names[end:], (*path, ".".join(names[:end])))
+            if found is not None:
+                return found
+        return None
+    step = child(node, names[0])
+    return None if step is None else _follow(step.node, names[1:], (*path, step.key))
+
+
+def node_at(path: KeyPath) -> Node:
+    """The node a valid path leads to; a list's items have the list's own."""
+    node: Node = Config
+    for step in path:
+        if isinstance(node, Leaf):
+            break
+        node = node.values if isinstance(node, Table) else _below(node, str(step))
+    return node
+
+
+def _below(section: type[Section], key: str) -> Node:
+    found = child(section, key)
+    if found is not None:
+        return found.node
+    return PluginChannelConfig if section is ChannelsConfig else FREE
+
+
+def as_spelled(data: Any, path: KeyPath) -> KeyPath:
+    """``path`` with the names that ``data`` really has (snake_case) instead of those on disk."""
+    node: Node = Config
+    spelled: list[str | int] = []
+    for step in path:
+        name = step
+        if isinstance(node, Table):
+            node = node.values
+        elif not isinstance(node, Leaf):
+            if isinstance(data, dict) and step not in data:
+                known = ((each, child(node, each)) for each in data)
+                name = next((each for each, to in known if to and to.key == step), step)
+            node = _below(node, str(step))
+        spelled.append(name)
+        data = _item(data, name)
+    return tuple(spelled)
+
+
+def value_in(data: Any, path: KeyPath) -> Any:
+    """The value at ``path`` in what a file says, None where there is none."""
+    for name in as_spelled(data, path):
+        data = _item(data, name)
+    return data
+
+
+def _item(data: Any, step: str | int) -> Any:
+    if isinstance(data, dict):
+        return data.get(step)
+    return data[step] if isinstance(data, list) and isinstance(step, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that has a value: ``pattern`` has ``<name>`` where the user chooses the name."""
+
+    pattern: str
+    child: Child
+
+
+def all_keys() -> list[Key]:
+    """Every key of the schema that has a value, the providers' once, in the schema's order."""
+    found: dict[str, Key] = {}
+    for pattern, leaf in _leaves(Config, ""):
+        shown = re.sub(r"^providers\.\w+", "providers.<name>", pattern)
+        found.setdefault(shown, Key(shown, leaf))
+    return list(found.values())
+
+
+def _leaves(section: type[Section], prefix: str) -> Iterator[tuple[str, Child]]:
+    for key, each in children(section).items():
+        here = prefix + key
+        node = each.node
+        if isinstance(node, Table):
+            if isinstance(node.values, Leaf):
+                yield f"{here}.<name>", each
+                continue
+            here, node = f"{here}.<name>", node.values
+        if isinstance(node, Leaf):
+            yield here, each
+        elif not isinstance(node, Table):
+            yield from _leaves(node, f"{here}.")
+
+
+def resolve(names: Sequence[str]) -> tuple[KeyPath, Node]:
+    """What ``follow`` finds; ConfigError, with the nearest valid key, where that is nothing."""
+    found = follow(names)
+    if found is None:
+        place, wrong = beyond(names)
+        raise ConfigError(f"{dotted((*place, wrong))}: unknown key; {nearest(place, wrong)}")
+    return found
+
+
+def beyond(names: Sequence[str]) -> tuple[KeyPath, str]:
+    """How far names that lead nowhere can be followed, and the first unknown one."""
+    for depth in range(len(names) - 1, 0, -1):
+        found = follow(names[:depth])
+        if found is not None:
+            return found[0], names[depth]
+    return (), names[0]
+
+
+def nearest(place: KeyPath, wrong: str) -> str:
+    """The end of a sentence about an unknown key below ``place``: the valid key nearest to it."""
+    from difflib import get_close_matches
+
+    section = node_at(place)
+    if not isinstance(section, type):
+        return f"{dotted(place)} is a value and has no keys"
+    here = {loose(key): key for key in children(section)}
+    if close := get_close_matches(loose(wrong), here, n=1, cutoff=0.6):
+        return f"the nearest valid key is {dotted((*place, here[close[0]]))}"
+    elsewhere: dict[str, str] = {}
+    for key in all_keys():
+        elsewhere.setdefault(loose(key.pattern.rsplit(".", 1)[-1]), key.pattern)
+    if close := get_close_matches(loose(wrong), elsewhere, n=1, cutoff=0.8):
+        return f"the nearest valid key is {elsewhere[close[0]]}"
+    return f"valid here: {', '.join(children(section))}"
