@@ -1,0 +1,1 @@
+"""The agent: its loop, its context, its skills and its tools."""

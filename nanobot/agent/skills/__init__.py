@@ -1,0 +1,30 @@
+"""Skills: folders with a SKILL.md that teach the assistant something when it is needed."""
+
+from nanobot.agent.skills.loader import SkillsLoader
+from nanobot.agent.skills.model import (
+    BrokenSkill,
+    Skill,
+    SkillBroken,
+    SkillInvocation,
+    SkillOverride,
+    SkillsSnapshot,
+    SlashCommand,
+    Source,
+    Standing,
+)
+from nanobot.agent.skills.summary import entry_cost, summary_cost
+
+__all__ = [
+    "BrokenSkill",
+    "Skill",
+    "SkillBroken",
+    "SkillInvocation",
+    "SkillOverride",
+    "SkillsLoader",
+    "SkillsSnapshot",
+    "SlashCommand",
+    "Source",
+    "Standing",
+    "entry_cost",
+    "summary_cost",
+]
