@@ -57,11 +57,16 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a call gave: ``text`` for the model; ``trust`` untrusted when it came from outside."""
+    """What a call gave: ``text`` for the model; ``trust`` untrusted when it came from outside.
+
+    ``delivered`` is what the call has said to the turn's own chat, which the final answer need
+    not say again.
+    """
 
     text: str
     trust: Trust = Trust.TRUSTED
     images: tuple[Image, ...] = ()
+    delivered: str = ""
 
 
 ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
@@ -83,6 +88,13 @@ class Tool(ABC, Generic[ArgumentsT]):
 
     @abstractmethod
     async def run(self, args: ArgumentsT, context: ToolContext) -> ToolOutput: ...
+
+    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+        """What became of a call that was open when the process died; None: nobody can know.
+
+        For tools whose effects have deterministic ids.
+        """
+        return None
 
     @classmethod
     def spec(cls) -> ToolSpec:

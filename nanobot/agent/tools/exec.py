@@ -1,0 +1,124 @@
+"""The exec tool: shell commands, in the sandbox where there is one."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from nanobot.agent.tools.files import existing
+from nanobot.core.errors import ToolError
+from nanobot.core.events import Notice
+from nanobot.core.identity import Trust
+from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
+from nanobot.safety.commands import CommandResult, CommandRunner
+from nanobot.safety.hints import destruction_in
+from nanobot.safety.paths import PathResolver
+from nanobot.safety.sandbox import SandboxMode
+
+LONGEST_S = 3600.0
+
+_WARNED_SESSIONS = 10_000
+
+
+class ExecArguments(ToolArguments):
+    command: str = Field(min_length=1)
+    working_dir: str = Field(default=".", description="default: the workspace")
+    timeout: float | SkipJsonSchema[None] = Field(
+        default=None, gt=0, le=LONGEST_S, description="seconds"
+    )
+
+
+class Exec(Tool[ExecArguments]):
+    """Runs commands for owners; keeps only which sessions were warned of a missing sandbox."""
+
+    name = "exec"
+    description = (
+        "Run a bash command, without terminal or input. Only the workspace keeps what it writes; "
+        "everything it started ends with it."
+    )
+    effect = Effect.WRITE
+    arguments = ExecArguments
+    timeout_s = None  # the runner's own limit, after which the output so far is still shown
+
+    def __init__(
+        self, resolver: PathResolver, runner: CommandRunner, default_timeout: float = 60.0
+    ) -> None:
+        self._resolver = resolver
+        self._runner = runner
+        self._default_timeout = default_timeout
+        self._warned: dict[str, None] = {}
+
+    async def run(self, args: ExecArguments, context: ToolContext) -> ToolOutput:
+        if not context.principal.is_owner:
+            raise ToolError("Only the owner's turns may run commands.")
+        paths = self._resolver.for_context(context)
+        directory = existing(paths, args.working_dir)
+        if not directory.is_dir():
+            raise ToolError(f"{paths.show(directory)} is not a directory.")
+        destroyed = destruction_in(args.command)
+        if destroyed:
+            raise ToolError(
+                f"Refused: the command {destroyed}. If the owner really wants that, they must "
+                "run it themselves."
+            )
+        sandboxed, warning = await self._protection(context)
+        timeout = args.timeout or self._default_timeout
+        result = await self._runner.run(
+            args.command,
+            cwd=directory,
+            timeout=timeout,
+            environment=context.environment,
+            view=paths.view(),
+            sandboxed=sandboxed,
+        )
+        return ToolOutput(_report(result, timeout) + warning, self._trust())
+
+    async def _protection(self, context: ToolContext) -> tuple[bool, str]:
+        """Whether to use the sandbox, and what is to be said of it; raises ToolError.
+
+        Without one, only somebody who sits at the terminal can see and stop what happens.
+        """
+        mode = self._runner.sandbox.policy.mode
+        if mode is SandboxMode.OFF:
+            return False, ""
+        probe = await self._runner.sandbox.probe()
+        if probe.works:
+            return True, ""
+        if mode is SandboxMode.AUTO and context.attended:
+            return False, self._warned_once(context, probe.reason)
+        raise ToolError(
+            f"Refused: no sandbox works on this machine ({probe.reason}), and without one "
+            "commands run only at the owner's own terminal. The owner can run `nanobot doctor`, "
+            "or set tools.exec.sandbox to off."
+        )
+
+    def _warned_once(self, context: ToolContext, reason: str) -> str:
+        if context.session_key in self._warned:
+            return ""
+        if len(self._warned) >= _WARNED_SESSIONS:
+            del self._warned[next(iter(self._warned))]
+        self._warned[context.session_key] = None
+        text = f"No sandbox works on this machine ({reason}): commands run with your full rights."
+        context.emit(Notice(text))
+        return f"\n[{text}]"
+
+    def _trust(self) -> Trust:
+        """The trust of a command's output; the one place where that is decided.
+
+        Trusted even with the network on, where a command may print what a stranger wrote: to
+        taint every turn that ran `git status` would put an approval before nearly everything,
+        and owners would learn to click. `tools.exec.network` says what an owner can do about it.
+        """
+        return Trust.TRUSTED
+
+
+def _report(result: CommandResult, timeout: float) -> str:
+    """What the model reads: the output, and how it ended unless that goes without saying."""
+    output = result.output.text().rstrip("\n")
+    if result.timed_out:
+        ending = f"[stopped after {timeout:g} s, with everything it started]"
+    elif result.exit_code:
+        ending = f"[exit code {result.exit_code}]"
+    else:
+        ending = "" if output else "[no output]"
+    return "\n".join(filter(None, (output, ending)))

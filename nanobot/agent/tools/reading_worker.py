@@ -1,0 +1,407 @@
+"""Turns web pages and PDF documents into text in a process of its own, which can be killed.
+
+Parsers of what strangers wrote can take for ever, or all memory: in the daemon that would stop
+every chat. Run as a program (``python -I reading_worker.py``) it reads one request from standard
+input (a line of JSON, then the document's bytes) and writes one JSON object to standard output.
+Pages are UTF-8. Steps that may be slow have a time of their own, after which a simpler one serves.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import resource
+import signal
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from lxml.html import HtmlElement
+
+_MAX_MEMORY = 1024**3
+_MAX_CPU_S = 60
+_STEP_S = 5.0
+# Markdown is made by recursion, three calls a level.
+_MAX_DEPTH = 120
+_MIN_SHARE = 0.3
+_MIN_BLOCK = 60
+_MAX_BLOCKS = 300
+
+_NOT_CONTENT = (
+    *("script", "style", "noscript", "template", "svg", "math", "iframe", "object", "embed"),
+    *("applet", "canvas", "audio", "video", "map", "button", "input", "select", "textarea"),
+    *("dialog", "link", "meta"),
+)
+_ROUND_CONTENT = ("nav", "footer", "aside")
+_BLOCKS = frozenset(
+    {
+        *("address", "article", "aside", "blockquote", "body", "center", "dd", "details", "dir"),
+        *("div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2"),
+        *("h3", "h4", "h5", "h6", "header", "hr", "li", "main", "menu", "nav", "ol", "p", "pre"),
+        *("section", "summary", "table", "tr", "ul"),
+    }
+)
+_HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+_LANGUAGE = re.compile(r"\b(?:language|lang|highlight-source)-([A-Za-z0-9_+#-]{1,20})")
+# Nobody sees these, but a model reads them: tag characters, zero width, marks of direction.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+_SPACE = re.compile(r"[ \t\r\n\f\v\xa0]+")
+
+
+class Request(TypedDict):
+    """What to read: ``kind`` is markdown, text (of a page) or pdf; ``url`` is the page's own.
+
+    ``limit`` is the number of characters wanted.
+    """
+
+    kind: str
+    url: str
+    limit: int
+
+
+class Result(TypedDict):
+    """What was read: ``total`` characters of which ``text`` has the first ones.
+
+    ``note`` is what the reader has to know, ``error`` why there is no text; both may be "".
+    """
+
+    title: str
+    text: str
+    total: int
+    note: str
+    error: str
+
+
+class TooSlow(Exception):
+    """A step has used up its time."""
+
+
+class Unreadable(Exception):
+    """There is no text to be had, for the reason given."""
+
+
+def read(request: Request, data: bytes) -> Result:
+    """Read a document; whatever a parser stumbles over becomes the result's ``error``."""
+    result = Result(title="", text="", total=0, note="", error="")
+    try:
+        if request["kind"] == "pdf":
+            title, text, note = read_pdf(data, request["limit"])
+        else:
+            title, text, note = read_page(
+                data, request["url"], as_markdown=request["kind"] == "markdown"
+            )
+    except Unreadable as error:
+        result["error"] = str(error)
+    except Exception as error:  # the process's supervision point: parsers raise what they like
+        result["error"] = f"it cannot be parsed ({type(error).__name__})"
+    else:
+        text = tidied(text)
+        result["title"] = " ".join(tidied(title).split())[:300]
+        result["text"], result["total"], result["note"] = text[: request["limit"]], len(text), note
+    return result
+
+
+def tidied(text: str) -> str:
+    """``text`` without what cannot be seen, without space at the ends and in heaps."""
+    text = _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\xa0", " "))
+    lines: list[str] = []
+    for line in text.split("\n"):
+        line = line.rstrip()
+        if line or (lines and lines[-1]):
+            lines.append(line)
+    return "\n".join(lines).strip("\n").encode("utf-8", "replace").decode()
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise TooSlow when the block takes longer; only for a program's main thread."""
+
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- pages --------------------------------------------------------------------------------------
+
+
+def read_page(data: bytes, url: str, *, as_markdown: bool) -> tuple[str, str, str]:
+    """(title, text, note) of an HTML page: its article, or its whole body where it has none."""
+    from lxml import html
+
+    parser = html.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
+    try:
+        page = html.document_fromstring(data or b"<html></html>", parser=parser)
+    except html.etree.ParserError:  # nothing but white space or comments
+        return "", "", ""
+    title = page.findtext(".//title") or ""
+    body = page.find("body")
+    if body is None:
+        return title, _stripped(data), ""
+    _clean(body, url)
+    article = _article(body, title)
+    note = ""
+    if as_markdown:
+        try:
+            with limited(_STEP_S):
+                return title, _markdown(article), note
+        except (TooSlow, RecursionError):
+            note = "too large to be formatted: plain text"
+    return title, plain(article) or _stripped(data), note
+
+
+def _clean(body: HtmlElement, url: str) -> None:
+    """Drop what is no text or cannot be seen, make links whole, bound the depth."""
+    for element in list(body.iter(*_NOT_CONTENT)):
+        element.drop_tree()
+    for element in [*body.iterfind(".//*[@hidden]"), *body.iterfind(".//*[@style]")]:
+        if element.get("hidden") is not None or _HIDDEN.search(element.get("style")):
+            element.drop_tree()
+    for picture in list(body.iter("img")):
+        # The address of a picture is of no use here, and showing it again would fetch it.
+        words = _one_line(picture.get("alt") or "")
+        picture.tail = (f"[{words}]" if words else "") + (picture.tail or "")
+        picture.drop_tree()
+    base = body.getroottree().getroot().find(".//base[@href]")
+    _resolve(body, url, "" if base is None else base.get("href"))
+    _flatten(body)
+
+
+def _resolve(body: HtmlElement, url: str, base: str) -> None:
+    from urllib.parse import urljoin
+
+    for link in list(body.iter("a")):
+        target = (link.get("href") or "").strip()
+        try:
+            whole = urljoin(urljoin(url, base), target)
+        except ValueError:
+            whole = ""
+        if not target or target.startswith("#") or not whole.startswith(("http:", "https:")):
+            link.drop_tag()
+        else:
+            link.attrib.clear()
+            link.set("href", whole.replace(" ", "%20"))
+
+
+def _flatten(body: HtmlElement) -> None:
+    """Let elements that lie too deep be the text they hold."""
+    level = [body]
+    for _ in range(_MAX_DEPTH):
+        level = [child for element in level for child in element]
+    for element in level:
+        text = element.text_content()
+        for child in list(element):
+            element.remove(child)
+        element.text = text
+
+
+def _article(body: HtmlElement, title: str) -> HtmlElement:
+    """The part of a page that is its content, with tables and lists the search for it lost."""
+    from lxml import html
+
+    kept = html.fromstring(html.tostring(body, encoding="unicode"))
+    for element in list(kept.iter(*_ROUND_CONTENT)):
+        element.drop_tree()
+    visible = _words(kept)
+    if len(visible) < _MIN_BLOCK:
+        return body
+    try:
+        with limited(_STEP_S):
+            article = _readable(kept, title)
+    except TooSlow:
+        return kept
+    if article is None or len(_words(article)) < _MIN_SHARE * len(visible):
+        return kept
+    present = _words(article)
+    for number, block in enumerate(_outermost(kept, ("table", "ul", "ol", "dl", "pre"))):
+        if number == _MAX_BLOCKS:
+            break
+        words = _words(block)
+        if len(words) >= _MIN_BLOCK and words not in present and not _is_menu(block, words):
+            article.append(block)
+    return article
+
+
+def _readable(body: HtmlElement, title: str) -> HtmlElement | None:
+    from lxml import html
+    from readability import Document
+    from readability.readability import Unparseable
+
+    head = html.Element("title")
+    head.text = title
+    source = (
+        f"<html><head>{html.tostring(head, encoding='unicode')}</head>"
+        f"{html.tostring(body, encoding='unicode')}</html>"
+    )
+    try:
+        summary = Document(source).summary(html_partial=True)
+        return html.fragment_fromstring(summary, create_parent="div")
+    except (Unparseable, html.etree.LxmlError) as error:
+        if isinstance(error.__context__, TooSlow):
+            raise error.__context__ from None
+        return None
+
+
+def _outermost(body: HtmlElement, tags: tuple[str, ...]) -> list[HtmlElement]:
+    """The elements of these tags that lie in no other of them."""
+    found: list[HtmlElement] = []
+    inside: set[HtmlElement] = set()
+    for element in body.iter(*tags):
+        if element not in inside:
+            found.append(element)
+            inside.update(element.iter(*tags))
+    return found
+
+
+def _is_menu(block: HtmlElement, words: str) -> bool:
+    """Whether most of a block are links."""
+    return 2 * sum(len(_words(link)) for link in block.iter("a")) > len(words)
+
+
+def _words(element: HtmlElement) -> str:
+    """The visible text of an element without any space, for comparing."""
+    return _SPACE.sub("", element.text_content())
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _markdown(article: HtmlElement) -> str:
+    from lxml import html
+    from markdownify import MarkdownConverter
+
+    converter = MarkdownConverter(
+        heading_style="atx",
+        bullets="-",
+        escape_asterisks=False,
+        escape_underscores=False,
+        table_infer_header=True,
+        code_language_callback=_language,
+    )
+    text: str = converter.convert(html.tostring(article, encoding="unicode"))
+    return text
+
+
+def _language(pre: Any) -> str:
+    """The language of a code block, as highlighters write it into its class."""
+    for element in (pre, pre.find("code"), pre.parent):
+        classes = element.get("class") if element is not None else None
+        found = _LANGUAGE.search(" ".join(classes) if isinstance(classes, list) else classes or "")
+        if found:
+            return found[1]
+    return ""
+
+
+def plain(root: HtmlElement) -> str:
+    """The text of an element as it would look without style: a line a block."""
+    from lxml import etree
+
+    pieces: list[str] = []
+    depth_of_pre = 0
+
+    def add(text: str | None) -> None:
+        if text:
+            pieces.append(text if depth_of_pre else _SPACE.sub(" ", text))
+
+    for event, element in etree.iterwalk(root, events=("start", "end")):
+        tag = element.tag
+        is_block = tag in _BLOCKS
+        if event == "start":
+            pieces.append("\n" if is_block else "")
+            pieces.append("- " if tag == "li" else "")
+            depth_of_pre += tag == "pre"
+            add(element.text)
+        else:
+            depth_of_pre -= tag == "pre"
+            if tag == "br" or is_block:
+                pieces.append("\n")
+            elif tag in {"td", "th"}:
+                pieces.append("\t")
+            if element is not root:
+                add(element.tail)
+    text = re.sub(r"\n +(?=\S)", "\n", "".join(pieces)) if "<pre" not in pieces else ""
+    return text.strip()
+
+
+def _stripped(data: bytes) -> str:
+    """What is left of a page without its tags, where a parser finds nothing in it."""
+    text = re.sub(r"<[^<>]*>", " ", data.decode("utf-8", "replace"))
+    return _SPACE.sub(" ", text).strip()
+
+
+# -- PDF ----------------------------------------------------------------------------------------
+
+
+def read_pdf(data: bytes, limit: int) -> tuple[str, str, str]:
+    """(title, text, note) of a PDF document: its first pages, as many as ``limit`` asks for."""
+    from pypdf import PdfReader
+    from pypdf.errors import DependencyError, PyPdfError
+
+    try:
+        document = PdfReader(io.BytesIO(data))
+        if document.is_encrypted and not document.decrypt(""):
+            raise Unreadable("it is encrypted with a password")
+        count = len(document.pages)
+    except DependencyError as error:
+        raise Unreadable("it is encrypted in a way that is not supported") from error
+    except PyPdfError as error:
+        raise Unreadable(f"it is damaged: {str(error)[:200]}") from error
+    pages: list[str] = []
+    room = limit
+    note = ""
+    try:
+        with limited(3 * _STEP_S):
+            for number in range(count):
+                if room < 0:
+                    break
+                text = _page_text(document, number)
+                room -= len(text)
+                pages.append(f"[page {number + 1}]\n{text}" if count > 1 else text)
+    except TooSlow:
+        note = "the rest takes too long to read"
+    if not any(page.partition("]\n")[2] if count > 1 else page for page in pages):
+        raise Unreadable(f"its {count} pages hold no text that can be read, only pictures perhaps")
+    if len(pages) < count:
+        note = f"pages 1-{len(pages)} of {count}" + (f"; {note}" if note else "")
+    information = document.metadata
+    return str(information.title or "") if information else "", "\n\n".join(pages), note
+
+
+def _page_text(document: Any, number: int) -> str:
+    try:
+        text: str = document.pages[number].extract_text()
+    except TooSlow:
+        raise
+    except Exception as error:  # one bad page is no reason to lose the others
+        return f"(this page cannot be read: {type(error).__name__})"
+    return text.strip()
+
+
+def main() -> None:
+    bounds: tuple[tuple[int, int], ...] = ((resource.RLIMIT_CPU, _MAX_CPU_S),)
+    if sys.platform == "linux":
+        bounds += ((resource.RLIMIT_AS, _MAX_MEMORY),)
+    for kind, bound in bounds:
+        _, most = resource.getrlimit(kind)
+        resource.setrlimit(kind, (bound if most < 0 else min(bound, most), most))
+    request: Request = json.loads(sys.stdin.buffer.readline())
+    work: Callable[[Request, bytes], Result] = read
+    json.dump(work(request, sys.stdin.buffer.read()), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the assistant may touch: paths, processes, secrets."""

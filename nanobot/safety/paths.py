@@ -1,0 +1,330 @@
+"""The one resolver between a path that a model wrote and a file that a tool may touch."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TypeAlias
+
+from nanobot.core.errors import ToolError
+from nanobot.core.identity import Trust
+from nanobot.core.tool import ToolContext
+from nanobot.store.files import write_atomic
+from nanobot.store.home import Home
+
+SkillFolders: TypeAlias = Callable[[ToolContext], Sequence[Path]]
+"""The folders of the skills that the session of a call may use."""
+
+_PRIVATE = (
+    *("config.json*", "pairing.json*", "state.db*", "audit.jsonl*"),
+    *("cron", "run", "logs", "cache", "media", "spill"),
+)
+# Reading /proc/self/environ would give away the daemon's keys, and devices may block or act.
+_NOT_FILES = (Path("/proc"), Path("/dev"))
+
+
+class Access(StrEnum):
+    """What a tool wants of a path."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskView:
+    """What the commands of one turn see of the disk besides the system; existing paths.
+
+    ``writable`` and ``readable`` are mounted, ``hidden`` is taken out of them. Where one lies in
+    another the inner one rules.
+    """
+
+    writable: tuple[Path, ...]
+    readable: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
+
+
+class PathResolver:
+    """The rules about files, as long-lived as the daemon; ``for_context`` applies them to a turn.
+
+    Everything in nanobot's home is private (configuration, tokens, sessions, logs) except the
+    workspace; shared skills and the session's own spilled results and media can be read. With
+    ``restrict`` nothing outside the workspace can be touched, but the skills' folders, spilled
+    results and media can still be read.
+    """
+
+    def __init__(self, home: Home, *, restrict: bool, skills: SkillFolders | None = None) -> None:
+        self._home = home
+        self._restrict = restrict
+        self._skills = skills
+
+    def for_context(self, context: ToolContext) -> Paths:
+        """The paths that the tools of this turn may touch."""
+        configured = _absolute(context.workspace)
+        workspace = _real(configured)
+        home = _real(self._home.root)
+        skills = () if self._skills is None else tuple(self._skills(context))
+        roots = (
+            *(folder for folder in skills if not _within(_absolute(folder), configured)),
+            self._home.shared_skills,
+            self._home.spill_of(context.session_key),
+            self._home.media_of(context.session_key),
+        )
+        return Paths(
+            workspace=workspace,
+            configured_workspace=configured,
+            home=home,
+            # What is in the workspace is readable as part of it, and only as what it is: the
+            # model itself could have made a skill's folder there a link to somewhere else.
+            readable=tuple(real for real in map(_real, roots) if not _within(home, real)),
+            foreign=(_real(self._home.spill), _real(self._home.media)),
+            skill_files=tuple(_real(folder) / "SKILL.md" for folder in skills),
+            restrict=self._restrict,
+            skills_only=not context.principal.is_owner,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """What one turn may touch; all fields but ``configured_workspace`` are real paths.
+
+    That one is the workspace as the prompt names it, which may be a symbolic link.
+    ``foreign`` is where files lie that others made.
+    ``skills_only``: a guest, who reads the ``skill_files`` and nothing else.
+    """
+
+    workspace: Path
+    configured_workspace: Path
+    home: Path
+    readable: tuple[Path, ...]
+    foreign: tuple[Path, ...]
+    skill_files: tuple[Path, ...]
+    restrict: bool
+    skills_only: bool
+
+    def resolve(self, text: str, access: Access = Access.READ) -> Path:
+        """The real path that ``text`` means, if ``access`` to it is allowed; raises ToolError.
+
+        ``~`` is the user's home, a relative path starts at the workspace, symbolic links are
+        followed (of a file yet to be made: those of its nearest existing ancestor).
+        """
+        if "\0" in text:
+            raise ToolError("The path contains a NUL character; no file has such a name.")
+        if not text.strip():
+            raise ToolError("The path is empty; use '.' for the workspace.")
+        path = _real(self.workspace / os.path.expanduser(text))  # noqa: PTH111
+        self._check(path, text, access)
+        return path
+
+    def show(self, path: Path) -> str:
+        """How ``path`` is named to the model: relative within the workspace, else absolute."""
+        return str(path.relative_to(self.workspace)) if _within(path, self.workspace) else str(path)
+
+    def is_private(self, path: Path) -> bool:
+        """Whether the real ``path`` is nanobot's own."""
+        if not _within(path, self.home):
+            return _lies_in_same(path, self.home)
+        if self.workspace == self.home:
+            first = path.relative_to(self.home).parts[:1]
+            return any(_is_private_name(name) for name in first)
+        return not (_within(self.workspace, self.home) and _within(path, self.workspace))
+
+    def hidden(self) -> tuple[Path, ...]:
+        """What a walk over the disk has to leave out, except the workspace in it."""
+        return tuple(self._private_entries()) if self.workspace == self.home else (self.home,)
+
+    def view(self) -> DiskView:
+        """What this turn's commands see of the disk."""
+        history = (self.history_file,) if self.history_file.is_file() else ()
+        return DiskView(
+            writable=tuple(dict.fromkeys((self.workspace, self.configured_workspace))),
+            readable=(*(root for root in self.readable if root.exists()), *history),
+            hidden=self.hidden(),
+        )
+
+    @property
+    def history_file(self) -> Path:
+        """The record which the framework alone writes."""
+        return _real(self.workspace / "memory" / "HISTORY.md")
+
+    def open_file(self, path: Path) -> int:
+        """Open a resolved regular file for reading; returns a descriptor, raises ToolError.
+
+        Never blocks (pipes and devices are refused), and what is opened is what was resolved:
+        a symbolic link put in its way meanwhile is noticed.
+        """
+        name = self.show(path)
+        try:
+            _refuse_special(name, os.lstat(path).st_mode)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError as error:
+            raise ToolError(f"{name}: {_reason(error)}.") from error
+        try:
+            _refuse_special(name, os.fstat(descriptor).st_mode)
+            self._refuse_hard_link(os.fstat(descriptor), name)
+            _refuse_moved(descriptor, path, name)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    @contextlib.contextmanager
+    def open_directory(self, path: Path) -> Iterator[int]:
+        """A descriptor of a resolved directory, as safe as ``open_file``; raises ToolError."""
+        name = self.show(path)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except NotADirectoryError as error:
+            raise ToolError(f"{name} is not a directory.") from error
+        except OSError as error:
+            raise ToolError(f"{name}: {_reason(error)}.") from error
+        try:
+            _refuse_moved(descriptor, path, name)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def trust_of(self, path: Path) -> Trust:
+        """How far the content of a file is to be trusted, judged by where it lies.
+
+        Spilled results may come from the web and media from anybody: read back from disk they
+        are no more to be trusted than they were.
+        """
+        foreign = any(_within(path, root) for root in self.foreign)
+        return Trust.UNTRUSTED if foreign else Trust.TRUSTED
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Replace a resolved file atomically, making its directory; keeps an existing mode."""
+        name = self.show(path)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                _refuse_special(name, path.lstat().st_mode)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self.open_directory(path.parent) as directory:
+                pinned = Path(f"/proc/self/fd/{directory}")
+                place = pinned if sys.platform == "linux" and pinned.is_dir() else path.parent
+                write_atomic(place / path.name, data, mode=-1)
+        except OSError as error:
+            raise ToolError(f"{name}: {_reason(error)}.") from error
+
+    def _check(self, path: Path, text: str, access: Access) -> None:
+        if self.skills_only and (access is Access.WRITE or path not in self.skill_files):
+            raise ToolError("Only the owner's turns may use files; a guest's may read SKILL.md.")
+        if any(_within(path, root) for root in _NOT_FILES):
+            raise ToolError(
+                f"{text} is not an ordinary file; file tools leave /proc and /dev alone."
+            )
+        if access is Access.READ and any(_within(path, root) for root in self.readable):
+            return
+        if self.is_private(path):
+            raise ToolError(
+                f"{text} belongs to nanobot itself (configuration, keys, sessions); "
+                "no tool may read or write it."
+            )
+        if self.restrict and not _within(path, self.workspace):
+            raise ToolError(
+                f"{text} is outside the workspace {self.workspace}, "
+                "and tools are restricted to the workspace."
+            )
+        if access is Access.WRITE and self._is_history(path):
+            raise ToolError(
+                "memory/HISTORY.md is written by nanobot alone; lasting facts go to "
+                "memory/MEMORY.md."
+            )
+        with contextlib.suppress(OSError):
+            self._refuse_hard_link(path.stat(), text)
+
+    def _is_history(self, path: Path) -> bool:
+        history = self.history_file
+        try:
+            return path == history or path.samefile(history)
+        except OSError:
+            return False
+
+    def _refuse_hard_link(self, status: os.stat_result, name: str) -> None:
+        """Refuse another name of a private file; costs something only for files with two names."""
+        if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):
+            return
+        files = [*self._private_entries(), self.home / "cron" / "jobs.json"]
+        if any(_is_same_file(status, file) for file in files):
+            raise ToolError(f"{name} is a file of nanobot's own under another name.")
+
+    def _private_entries(self) -> Iterator[Path]:
+        for entry in self.home.iterdir() if self.home.is_dir() else ():
+            if _is_private_name(entry.name):
+                yield entry
+
+
+def _is_private_name(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in _PRIVATE)
+
+
+def _absolute(path: Path) -> Path:
+    # Not Path.absolute, which keeps "..".
+    return Path(os.path.abspath(path))  # noqa: PTH100
+
+
+def _real(path: Path) -> Path:
+    # os.path rather than Path.resolve, which raises on loops: opening the file will say so.
+    return Path(os.path.realpath(path))
+
+
+def _within(path: Path, root: Path) -> bool:
+    return path == root or root in path.parents
+
+
+def _lies_in_same(path: Path, root: Path) -> bool:
+    """Whether an ancestor of ``path`` *is* ``root`` under another spelling.
+
+    Such as in another case on macOS, or through a bind mount.
+    """
+    try:
+        status = root.stat()
+    except OSError:
+        return False
+    return any(_is_same_file(status, ancestor) for ancestor in (path, *path.parents))
+
+
+def _is_same_file(status: os.stat_result, path: Path) -> bool:
+    try:
+        return os.path.samestat(status, path.stat())
+    except OSError:
+        return False
+
+
+def _refuse_special(name: str, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise ToolError(f"{name} is a directory; use list_dir.")
+    if not stat.S_ISREG(mode):
+        raise ToolError(f"{name} is not a regular file (a link, pipe, socket or device).")
+
+
+def _refuse_moved(descriptor: int, path: Path, name: str) -> None:
+    actual = _path_of(descriptor)
+    if actual is not None and actual != path:
+        raise ToolError(f"{name} was moved or replaced by a link while it was opened; try again.")
+
+
+def _path_of(descriptor: int) -> Path | None:
+    """Where an open descriptor's file is, as the kernel knows it; None if it does not tell."""
+    if sys.platform == "darwin":
+        buffer: bytes = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
+        return Path(os.fsdecode(buffer.rstrip(b"\0")))
+    try:
+        return Path(f"/proc/self/fd/{descriptor}").readlink()
+    except OSError:
+        return None
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "is a symbolic link that leads nowhere or in a circle"
+    return error.strerror or str(error)
