@@ -1,0 +1,1 @@
+"""Models behind one port: adapters, retry, the offline model."""

@@ -1,0 +1,288 @@
+"""One answer of OpenAI's chat completions, put together from its chunks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanobot.core.chat import FinishReason, LLMResponse, ToolCall, Usage
+from nanobot.core.events import Emit, ReasoningDelta, TextDelta
+from nanobot.providers.failures import EndpointRefused, Garbled, failure_in_document
+from nanobot.providers.thinking import Split, ThinkSplitter
+from nanobot.providers.wire import nine_characters
+
+_CUT_BY_LENGTH = {"length", "max_tokens", "model_length"}
+_FILTERED = {"content_filter", "safety", "sensitive", "prohibited_content"}
+_BROKEN = {"error", "network_error"}
+_MERGED_DETAILS = ("text", "summary")
+
+
+@dataclass(slots=True)
+class _Call:
+    """A tool call while it arrives."""
+
+    index: int | None
+    id: str = ""
+    name: str = ""
+    fragments: list[str] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.fragments)
+
+
+class Answer:
+    """Owns what has arrived of one answer. Deltas go to ``emit`` as soon as they are certain."""
+
+    def __init__(self, *, model: str, taken_ids: Iterable[str], emit: Emit) -> None:
+        """``model``: the one asked for; ``taken_ids``: ids of the conversation's tool calls."""
+        self._model = model
+        self._taken_ids = set(taken_ids)
+        self._emit = emit
+        self._text = _Surrogates()
+        self._thought = _Surrogates()
+        self._thinking = ThinkSplitter()
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._details: list[dict[str, Any]] = []
+        self._calls: list[_Call] = []
+        self._usage: Usage | None = None
+        self._finish = ""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything of the answer has arrived."""
+        return bool(self._content or self._reasoning or self._calls)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the model has said why it stopped."""
+        return bool(self._finish)
+
+    @property
+    def was_filtered(self) -> bool:
+        return self._finish in _FILTERED
+
+    @property
+    def was_broken_off(self) -> bool:
+        """Whether the endpoint itself says that the answer is not whole."""
+        return self._finish in _BROKEN
+
+    def add(self, document: Any, *, whole: bool = False) -> None:
+        """Add a chunk, or the ``whole`` completion.
+
+        Raises EndpointRefused where it is an error, Garbled where it is neither.
+        """
+        if not isinstance(document, Mapping):
+            raise Garbled(json.dumps(document))
+        if document.get("error") or document.get("object") == "error":
+            raise EndpointRefused(failure_in_document(0, document))
+        choices = document.get("choices")
+        if whole and not choices:
+            raise EndpointRefused(failure_in_document(0, document))
+        if isinstance(model := document.get("model"), str) and model:
+            self._model = model
+        self._take_usage(document)
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, Mapping):
+            return
+        self._take_usage(choice)
+        self._take_delta(choice.get("message" if whole else "delta"))
+        if isinstance(finish := choice.get("finish_reason"), str) and finish:
+            self._finish = finish.lower()
+        elif whole:
+            self.finish()
+
+    def finish(self) -> None:
+        """The endpoint has said that nothing more comes, whether or not it gave a reason."""
+        self._finish = self._finish or "stop"
+
+    def response(self) -> LLMResponse:
+        """The answer; to be called once, when nothing more comes."""
+        self._add_text(self._thinking.feed(self._text.end()))
+        self._add_text(self._thinking.end())
+        self._add_reasoning(self._thought.end())
+        calls = self._tool_calls()
+        finish = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+        return LLMResponse(
+            content="".join(self._content),
+            tool_calls=calls,
+            finish_reason=FinishReason.LENGTH if self._finish in _CUT_BY_LENGTH else finish,
+            usage=self._usage,
+            reasoning_content="".join(self._reasoning),
+            thinking_blocks=tuple(self._details),
+            model=self._model,
+        )
+
+    def _take_delta(self, delta: Any) -> None:
+        if not isinstance(delta, Mapping):
+            return
+        self._add_reasoning(
+            self._thought.add(_text(delta.get("reasoning_content") or delta.get("reasoning")))
+        )
+        for detail in _mappings(delta.get("reasoning_details")):
+            self._add_detail(detail)
+        for field_name in ("content", "refusal"):
+            self._take_content(delta.get(field_name))
+        for call in _mappings(delta.get("tool_calls")):
+            self._take_call(call)
+
+    def _take_content(self, content: Any) -> None:
+        """Content is text or, with Mistral's reasoning models, a list of parts."""
+        if isinstance(content, str):
+            self._add_text(self._thinking.feed(self._text.add(content)))
+        for part in _mappings(content):
+            if part.get("type") == "thinking":
+                for thought in _mappings(part.get("thinking")):
+                    self._add_reasoning(self._thought.add(_text(thought.get("text"))))
+            else:
+                self._take_content(_text(part.get("text")))
+
+    def _add_text(self, split: Split) -> None:
+        self._add_reasoning(split.reasoning)
+        if split.answer:
+            self._content.append(split.answer)
+            self._emit(TextDelta(split.answer))
+
+    def _add_reasoning(self, text: str) -> None:
+        if text:
+            self._reasoning.append(text)
+            self._emit(ReasoningDelta(text))
+
+    def _add_detail(self, detail: Mapping[str, Any]) -> None:
+        """OpenRouter streams its reasoning blocks in fragments, numbered by ``index``."""
+        last = self._details[-1] if self._details else {}
+        keys = [key for key in _MERGED_DETAILS if key in detail and key in last]
+        if not keys or any(last.get(key) != detail.get(key) for key in ("type", "index")):
+            self._details.append(dict(detail))
+            return
+        joined = {key: _text(last[key]) + _text(detail[key]) for key in keys}
+        self._details[-1] = (
+            last | {key: value for key, value in detail.items() if value is not None} | joined
+        )
+
+    def _take_call(self, delta: Mapping[str, Any]) -> None:
+        function = delta.get("function")
+        function = function if isinstance(function, Mapping) else {}
+        identity, name = _text(delta.get("id")), _text(function.get("name"))
+        arguments = _text(function.get("arguments"))
+        index = delta.get("index")
+        call = self._call_of(index if isinstance(index, int) else None, identity, name, arguments)
+        call.id = call.id or identity
+        if name and name != call.name and not call.fragments:
+            call.name += name
+        if arguments:
+            call.fragments.append(arguments)
+
+    def _call_of(self, index: int | None, identity: str, name: str, arguments: str) -> _Call:
+        """The call that a delta goes on with, or a new one.
+
+        Normally the index tells. Some endpoints leave it out or say 0 for each call: there a
+        name with another id, or with more arguments when they are complete, begins a new call.
+        """
+        if index is not None:
+            known = next((call for call in reversed(self._calls) if call.index == index), None)
+        elif identity and any(call.id == identity for call in self._calls):
+            known = next(call for call in self._calls if call.id == identity)
+        else:
+            known = self._calls[-1] if self._calls else None
+        if known is not None and name:
+            if identity and known.id:
+                is_new = identity != known.id
+            else:
+                is_new = bool(arguments.strip()) and _is_object(known.arguments)
+            known = None if is_new else known
+        if known is None:
+            known = _Call(index)
+            self._calls.append(known)
+        return known
+
+    def _tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls with ids that are unique in the conversation; nameless ones cannot be run."""
+        calls = []
+        for call in self._calls:
+            if not call.name:
+                continue
+            arguments = _mended(call.arguments)
+            identity = _mended(call.id)
+            if not identity or identity in self._taken_ids:
+                identity = self._new_id(f"{identity}:{call.name}:{arguments}")
+            self._taken_ids.add(identity)
+            calls.append(ToolCall(identity, _mended(call.name), arguments))
+        return tuple(calls)
+
+    def _new_id(self, seed: str) -> str:
+        number = len(self._taken_ids)
+        while (identity := nine_characters(f"{number}:{seed}")) in self._taken_ids:
+            number += 1
+        return identity
+
+    def _take_usage(self, holder: Mapping[str, Any]) -> None:
+        """Usage is beside the choices, or inside of one (Moonshot), or apart (Groq)."""
+        usage = holder.get("usage")
+        apart = holder.get("x_groq")
+        if usage is None and isinstance(apart, Mapping):
+            usage = apart.get("usage")
+        if not isinstance(usage, Mapping):
+            return
+        details = usage.get("prompt_tokens_details")
+        cost = usage.get("cost")
+        self._usage = Usage(
+            input_tokens=_number(usage.get("prompt_tokens")),
+            output_tokens=_number(usage.get("completion_tokens")),
+            cached_tokens=_number(
+                details.get("cached_tokens") if isinstance(details, Mapping) else 0
+            )
+            or _number(usage.get("prompt_cache_hit_tokens"))
+            or _number(usage.get("cached_tokens")),
+            cost_usd=float(cost) if isinstance(cost, int | float) else None,
+        )
+
+
+class _Surrogates:
+    """Text whose characters beyond U+FFFF may be cut in two by JSON escapes in two chunks."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def add(self, text: str) -> str:
+        """``text`` as valid Unicode; half a character at its end waits for the other half."""
+        text = self._held + text
+        self._held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return _mended(text[: len(text) - len(self._held)])
+
+    def end(self) -> str:
+        held, self._held = self._held, ""
+        return _mended(held)
+
+
+def _mended(text: str) -> str:
+    """``text`` with surrogate pairs joined and lone ones replaced: nothing else can be stored."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

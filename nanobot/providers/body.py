@@ -1,0 +1,104 @@
+"""The body of a chat completions response as JSON documents, whether a stream or a single one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nanobot.providers.failures import Garbled, described
+from nanobot.providers.sse import EventStream, EventTooLarge, ServerSentEvent
+
+_LARGEST_DOCUMENT = 64 * 1024 * 1024
+_HEAD = 2048
+_BLANK = b"\xef\xbb\xbf \t\r\n"
+
+
+class BodyReader:
+    """Reads one response, given in any pieces.
+
+    Whether it is an event stream or one document is told by the first byte that is not blank:
+    some endpoints send a document although a stream was asked for, and content types lie.
+    """
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._unknown = b""
+        self._document: bytearray | None = None
+        self._events: EventStream | None = None
+        self._has_events = False
+        self._is_done = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a stream has said ``[DONE]``."""
+        return self._is_done
+
+    @property
+    def is_document(self) -> bool:
+        """Whether the response is one document rather than a stream."""
+        return self._document is not None
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The JSON documents that ``data`` completes; raises Garbled."""
+        if len(self._head) < _HEAD:
+            self._head += data[: _HEAD - len(self._head)]
+        if self._events is None and self._document is None:
+            self._unknown += data
+            if not (first := self._unknown.lstrip(_BLANK)[:1]):
+                return []
+            data, self._unknown = self._unknown, b""
+            if first in b"{[<":
+                self._document = bytearray()
+            else:
+                self._events = EventStream()
+        if self._events is not None:
+            return self._parsed(self._new_events(data))
+        assert self._document is not None
+        self._document += data
+        if len(self._document) > _LARGEST_DOCUMENT:
+            raise Garbled(f"more than {_LARGEST_DOCUMENT} bytes")
+        return []
+
+    def end(self) -> list[Any]:
+        """What the end of the body completes; raises Garbled if there was nothing to read."""
+        if self._document is not None:
+            return [_loaded(self._document.decode("utf-8-sig", "replace"))]
+        rest = self._events.end() if self._events is not None else []
+        if not self._has_events and not rest:
+            raise Garbled(described(self._head.decode("utf-8", "replace")))
+        try:
+            return self._parsed(rest)
+        except Garbled:  # the end is missing, which the lack of a finish tells better
+            return []
+
+    def _new_events(self, data: bytes) -> list[ServerSentEvent]:
+        assert self._events is not None
+        try:
+            events = self._events.feed(data)
+        except EventTooLarge as error:
+            raise Garbled(str(error)) from error
+        self._has_events = self._has_events or bool(events)
+        return events
+
+    def _parsed(self, events: list[ServerSentEvent]) -> list[Any]:
+        documents = []
+        for event in events:
+            if self._is_done:
+                break
+            if event.data.strip() == "[DONE]":
+                self._is_done = True
+            elif event.data.strip():
+                document = _loaded(event.data)
+                if event.name == "error" and not (
+                    isinstance(document, dict) and "error" in document
+                ):
+                    document = {"error": document}
+                documents.append(document)
+        return documents
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Garbled(described(text)) from error

@@ -1,0 +1,92 @@
+"""HTTP connections to one endpoint, spread over several pools."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import httpx
+
+from nanobot.providers.failures import ConnectionBroke
+from nanobot.providers.tls import TLS
+
+_KEEP_ALIVE_S = 60.0
+
+
+class Connections:
+    """The pools, made when needed: one pool gets slower than linear with requests at once."""
+
+    def __init__(
+        self,
+        *,
+        tls: TLS | None,
+        pools: int,
+        idle_timeout_s: float,
+        connect_timeout_s: float,
+    ) -> None:
+        """``tls``: None for an endpoint spoken to in the clear."""
+        self._tls = tls
+        self._timeout = httpx.Timeout(idle_timeout_s, connect=connect_timeout_s, pool=None)
+        self._clients: list[httpx.AsyncClient | None] = [None] * pools
+        self._running = [0] * pools
+
+    @asynccontextmanager
+    async def post(
+        self, url: str, headers: Mapping[str, str], content: bytes
+    ) -> AsyncIterator[httpx.Response]:
+        """Send a request; the response's body is not read yet. Leaving early closes it.
+
+        Raises ConnectionBroke where the network fails, also while the body is read.
+        """
+        verify = await self._tls.context() if self._tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        chosen = min(range(len(self._running)), key=self._running.__getitem__)
+        client = self._clients[chosen]
+        if client is None:
+            limits = httpx.Limits(keepalive_expiry=_KEEP_ALIVE_S)
+            client = httpx.AsyncClient(verify=verify, timeout=self._timeout, limits=limits)
+            self._clients[chosen] = client
+        self._running[chosen] += 1
+        try:
+            async with client.stream("POST", url, headers=headers, content=content) as response:
+                yield response
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            raise self._broke(error) from error
+        finally:
+            self._running[chosen] -= 1
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        clients, self._clients = self._clients, [None] * len(self._clients)
+        for client in clients:
+            if client is not None:
+                await client.aclose()
+
+    def _broke(self, error: Exception) -> ConnectionBroke:
+        match error:
+            case httpx.ConnectTimeout():
+                return ConnectionBroke(
+                    f"no connection within {self._timeout.connect:g} s", was_made=False
+                )
+            case httpx.TimeoutException():
+                return ConnectionBroke(f"nothing came for {self._timeout.read:g} s", was_made=True)
+            case httpx.ConnectError() | httpx.ProxyError():
+                return ConnectionBroke(f"no connection: {_reason(error)}", was_made=False)
+            case _:
+                return ConnectionBroke(f"the connection broke: {_reason(error)}", was_made=True)
+
+
+def _reason(error: BaseException) -> str:
+    """The operating system's words behind ``error``, which libraries wrap several times."""
+    reason = str(error) or type(error).__name__
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        if isinstance(cause, ConnectionError) and cause.errno:
+            reason = os.strerror(cause.errno)
+        elif isinstance(cause, OSError) and cause.strerror:
+            reason = cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return reason

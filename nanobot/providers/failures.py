@@ -1,0 +1,298 @@
+"""What endpoints say when they fail, classified into the errors of ``core.errors``."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from nanobot.core.errors import (
+    AuthFailed,
+    BadRequest,
+    ContextOverflow,
+    ProviderError,
+    Refused,
+    RetryLater,
+)
+
+LINE_LENGTH = 300
+"""The longest error text, in characters."""
+
+_SHORTEST_SECRET = 8
+"""Shorter values are placeholders such as ``ollama``; masking them would garble the text."""
+
+_KEY_SHAPES = re.compile(r"\b(?:(?:sk|pk|gsk|xai|csk|nvapi|hf)[-_]|AIza)[-_A-Za-z0-9*]{8,}")
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+
+_OVERFLOW_CODES = {
+    "context_length_exceeded",
+    "exceed_context_size_error",
+    "context_window_exceeded",
+    "string_above_max_length",
+    "tokens_limit_reached",
+    "request_too_large",
+    "1261",  # Zhipu
+}
+_OVERFLOW_TEXT = re.compile(
+    r"""
+      (maximum|max|model'?s?|available|exceeds?\ the|exceeds?|loaded\ with)\ (allowed\ )?
+        (model\ )?context[\ _](length|size|window|limit)
+    | context[\ _](length|size|window|limit)\ (of|exceed|is\ (too|exceeded)|overflow)
+    | exceeds?\ (the\ )?(model'?s?\ )?(maximum\ )?(context|token\ limit|model\ token\ limit)
+    | exceeded\ (model\ token\ limit|max\ context|maximum\ context)
+    | longer\ than\ the\ (maximum\ )?(model|context)
+    | (prompt|input|request|messages?)\ (is|are)\ too\ (long|large)
+    | too\ large\ for\ model
+    | maximum\ prompt\ length
+    | input\ token\ count\ .*exceeds
+    | range\ of\ input\ length
+    | reduce\ the\ length\ of\ the\ (input\ )?(messages|prompt)
+    | input\ length\ (and\ `?max_tokens`?\ )?exceeds?
+    | (tokens\ to\ keep|initial\ prompt).*context\ length
+    | inputs`?\ tokens\ \+
+    | prompt\ 超长
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_QUOTA_CODES = {
+    "insufficient_quota",
+    "insufficient_balance",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+    "exceeded_current_quota_error",
+    "1113",  # Zhipu
+}
+_KEY_CODES = {"invalid_api_key", "authentication_error", "unauthorized", "missing_api_key"}
+_FILTER_CODES = {
+    "content_filter",
+    "content_policy_violation",
+    "data_inspection_failed",
+    "datainspectionfailed",
+    "moderation_blocked",
+    "sensitive_words_detected",
+    "1301",  # Zhipu
+}
+_MODEL_CODES = {"model_not_found", "model_not_exist", "notfounderror"}
+_REQUEST_CODES = {"invalid_request_error", "badrequesterror", "bad_request", "validation_error"}
+_LATER_STATUS = {408, 409, 425, 429}
+_OVERFLOW_STATUS = {400, 413, 422, 500}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a provider is: ``url`` as requested, ``secrets`` which no text may show."""
+
+    name: str
+    url: str
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The URL without user, password and query."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    @property
+    def key_hint(self) -> str:
+        return f"set the key: nanobot config set providers.{self.name}.apiKey KEY"
+
+    @property
+    def base_hint(self) -> str:
+        return f"check providers.{self.name}.apiBase"
+
+    def line(self, what: str, detail: str = "", hint: str = "") -> str:
+        """``what (detail); hint`` as one line of at most 300 characters, without secrets.
+
+        Where it is too long the detail gives way first.
+        """
+        what, detail, hint = (self._clean(text) for text in (what, detail, hint))
+        tail = f"; {hint}" if hint else ""
+        room = LINE_LENGTH - len(what) - len(tail) - len(" ()")
+        shown = f" ({_cut(detail, room)})" if detail and room > len("…") else ""
+        return _cut(what, LINE_LENGTH - len(tail) - len(shown)) + shown + tail
+
+    def _clean(self, text: str) -> str:
+        for secret in self.secrets:
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "***")
+        text = _KEY_SHAPES.sub("***", text)
+        return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An endpoint's refusal.
+
+    ``status`` is the HTTP status, or what an error inside a stream gives as its code, or 0.
+    ``codes`` are its codes and types in lower case, ``message`` its words, ``body`` everything
+    it said. ``wait_s``: how long it asks to wait.
+    """
+
+    status: int
+    message: str
+    codes: frozenset[str] = frozenset()
+    body: str = ""
+    wait_s: float | None = None
+
+    @property
+    def is_overflow(self) -> bool:
+        if self.codes & _OVERFLOW_CODES or self.status == 413:
+            return True
+        return self.status in {0, *_OVERFLOW_STATUS} and bool(_OVERFLOW_TEXT.search(self.body))
+
+
+class EndpointRefused(Exception):
+    """The endpoint answered with an error; internal to the adapters."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Garbled(Exception):
+    """The endpoint sent something that is no answer; internal to the adapters."""
+
+
+class ConnectionBroke(Exception):
+    """The network failed before the answer was complete; internal to the adapters.
+
+    ``was_made``: whether there was a connection at all.
+    """
+
+    def __init__(self, reason: str, *, was_made: bool) -> None:
+        super().__init__(reason)
+        self.was_made = was_made
+
+
+def failure_in_body(status: int, body: bytes, wait_s: float | None = None) -> Failure:
+    """Read an error response's body: JSON in any of the common shapes, HTML or text."""
+    text = body.decode("utf-8", "replace")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return Failure(status, described(text), body=text, wait_s=wait_s)
+    return failure_in_document(status, document, wait_s)
+
+
+def described(text: str) -> str:
+    """A body that is no JSON, in words: of a web page its title."""
+    if text.lstrip().startswith("<"):
+        title = _TITLE.search(text)
+        return f"an HTML page: {title[1].strip()}" if title else "an HTML page"
+    return text.strip() or "an empty body"
+
+
+def failure_in_document(status: int, document: Any, wait_s: float | None = None) -> Failure:
+    """Read an error given as parsed JSON."""
+    body = json.dumps(document, ensure_ascii=False)
+    if isinstance(document, list) and document:
+        document = document[0]
+    outer = document if isinstance(document, Mapping) else {}
+    inner = outer.get("error")
+    error = inner if isinstance(inner, Mapping) else outer
+    codes = [
+        error.get("code"),
+        error.get("type"),
+        error.get("status"),
+        outer.get("code"),
+        inner if isinstance(inner, str) else None,
+    ]
+    named = frozenset(
+        str(code).lower() for code in codes if isinstance(code, str | int) and code != ""
+    )
+    if status == 0:
+        status = next((int(code) for code in sorted(named) if re.fullmatch(r"[45]\d\d", code)), 0)
+    return Failure(status, _message_of(error, inner, body), named, body, wait_s)
+
+
+def classify(failure: Failure, endpoint: Endpoint, model: str) -> ProviderError:
+    """The error the agent acts on."""
+    status, codes, name = failure.status, failure.codes, endpoint.name
+    said = f"{status}: {failure.message}" if status else failure.message
+    line = endpoint.line
+    if failure.is_overflow:
+        return ContextOverflow(line(f"{name}: the request is too large for {model}", said))
+    if codes & _FILTER_CODES or (status == 403 and _was_moderated(failure)):
+        return Refused(line(f"{name}: the content filter declined", said))
+    if status == 402 or codes & _QUOTA_CODES:
+        return AuthFailed(
+            line(f"{name}: no credit or quota is left", said, "top up, or " + endpoint.key_hint)
+        )
+    if status in {401, 403} or codes & _KEY_CODES:
+        verb = "allow this with" if status == 403 else "accept"
+        return AuthFailed(line(f"{name} does not {verb} the API key", said, endpoint.key_hint))
+    if status == 404 or codes & _MODEL_CODES:
+        what = f"{name} has no model {model!r} at {endpoint.shown}"
+        hint = f"check agents.defaults.model and providers.{name}.apiBase"
+        return BadRequest(line(what, said, hint))
+    if status in _LATER_STATUS or status >= 500:
+        what = f"{name} limits the rate" if status == 429 else f"{name} cannot answer now"
+        return RetryLater(line(what, said), after=failure.wait_s)
+    if 300 <= status < 400:
+        what = f"{name}: {endpoint.shown} leads elsewhere"
+        return BadRequest(line(what, said, endpoint.base_hint))
+    if status or codes & _REQUEST_CODES:
+        return BadRequest(line(f"{name} refuses the request for {model}", said))
+    return RetryLater(line(f"{name} broke off with an error", said), after=failure.wait_s)
+
+
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds a response asks to wait (RFC 9110, 10.2.3, and OpenAI's milliseconds), or None.
+
+    A date is measured against the server's own clock where it tells it, else against ``now``.
+    """
+    if (milliseconds := _seconds(headers.get("retry-after-ms"))) is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    if (seconds := _seconds(value)) is not None:
+        return seconds
+    if (moment := _http_date(value)) is None:
+        return None
+    since = _http_date(headers.get("date")) or now
+    return max(0.0, (moment - since).total_seconds())
+
+
+def _seconds(value: str | None) -> float | None:
+    try:
+        seconds = float(value or "")
+    except ValueError:
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _http_date(value: str | None) -> datetime | None:
+    from email.utils import parsedate_to_datetime
+
+    try:
+        moment = parsedate_to_datetime(value or "")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _message_of(error: Mapping[str, Any], inner: Any, body: str) -> str:
+    """The most telling words: gateways put the first-hand ones beside their own."""
+    said = next(
+        (
+            text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+            for text in (error.get("message"), error.get("detail"), inner)
+            if text and not (text is inner and isinstance(inner, Mapping))
+        ),
+        body,
+    )
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    return f"{said}: {raw}" if isinstance(raw, str) and raw else said
+
+
+def _was_moderated(failure: Failure) -> bool:
+    return "moderation" in failure.body.lower() or "flagged" in failure.body.lower()
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: max(0, length - 1)] + "…"

@@ -1,0 +1,175 @@
+"""The offline model: a small deterministic one for a first run, behind the ordinary port."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from nanobot.core.chat import (
+    AssistantMessage,
+    ChatMessage,
+    FinishReason,
+    LLMResponse,
+    ToolCall,
+    ToolChoice,
+    ToolMessage,
+    ToolSpec,
+    Usage,
+    UserMessage,
+)
+from nanobot.core.errors import BadRequest
+from nanobot.core.events import Emit, TextDelta
+
+MODEL = "offline"
+
+GRAMMAR = """\
+The offline model understands only these forms:
+  time                        what time it is
+  list [FOLDER]               what is in a folder
+  read FILE                   what a file says
+  write FILE: TEXT            write a file
+  run COMMAND                 run a command
+  fetch URL                   what a page says
+  remember TEXT               keep a fact in MEMORY.md
+  recall WORDS                search what was kept
+  remind me in N minutes: TEXT  /  remind me at TIME: TEXT
+  help                        this list"""
+
+_HEADER = re.compile(r"\A<turn time=\"(?P<time>[^\"]*)\"[^\n]*/>\n")
+_NOTES = "## Important Notes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What one form does: the call to make, and how to put its result into words."""
+
+    tool: str
+    arguments: dict[str, object]
+    words: Callable[[str], str]
+
+
+class OfflineModel:
+    """Understands the forms of GRAMMAR and drives the real tools with them."""
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSpec],
+        *,
+        model: str,
+        max_tokens: int,
+        temperature: float,
+        reasoning_effort: str | None = None,
+        tool_choice: ToolChoice = ToolChoice.AUTO,
+        on_delta: Emit | None = None,
+    ) -> LLMResponse:
+        """Answer, or raise BadRequest with the grammar for what it does not understand."""
+        asked = max(i for i, message in enumerate(messages) if isinstance(message, UserMessage))
+        request = messages[asked].content
+        since = messages[asked + 1 :]
+        results = [message for message in since if isinstance(message, ToolMessage)]
+        called = [m.tool_calls for m in since if isinstance(m, AssistantMessage)]
+        answer = _answer(request, results, {tool.name for tool in tools})
+        usage = Usage(sum(len(message.content) for message in messages) // 4, 8)
+        if isinstance(answer, _Plan):
+            call = ToolCall(f"offline-{asked}-{len(called)}", answer.tool, _json(answer.arguments))
+            return LLMResponse("", (call,), FinishReason.TOOL_CALLS, usage, model=MODEL)
+        if on_delta is not None:
+            on_delta(TextDelta(answer))
+        return LLMResponse(answer, (), FinishReason.STOP, usage, model=MODEL)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+def _answer(request: str, results: Sequence[ToolMessage], tools: set[str]) -> _Plan | str:
+    header = _HEADER.match(request)
+    text = _HEADER.sub("", request).strip()
+    if re.fullmatch(r"(?:help|\?)", text, re.IGNORECASE):
+        return GRAMMAR
+    if re.fullmatch(r"(?:what(?:'s| is) the )?time(?: is it)?\??", text, re.IGNORECASE):
+        return f"It is {header['time']}." if header else "I was not told the time."
+    steps = _steps(text, results, header["time"] if header else "")
+    if steps is None:
+        raise BadRequest(GRAMMAR)
+    if len(results) < len(steps):
+        plan = steps[len(results)]
+        if plan.tool not in tools:
+            return f"There is no tool `{plan.tool}` here, so I cannot do that."
+        return plan
+    return steps[-1].words(results[-1].content)
+
+
+def _steps(text: str, results: Sequence[ToolMessage], now: str) -> list[_Plan] | None:
+    """The calls a request takes, in order; None when it is none of the forms."""
+    verb, _, rest = text.partition(" ")
+    rest = rest.strip()
+    match verb.lower().rstrip(":"):
+        case "list" | "ls":
+            folder = rest or "."
+            return [_Plan("list_dir", {"path": folder}, lambda r: f"In {folder}:\n{r}")]
+        case "read" | "show" | "cat" if rest:
+            path = _unquoted(rest)
+            return [_Plan("read_file", {"path": path}, lambda r: f"{path} says:\n{r}")]
+        case "write" if found := re.match(r"(\S+?)\s*[:=]\s+(.*)", rest, re.DOTALL):
+            arguments: dict[str, object] = {"path": found[1], "content": found[2] + "\n"}
+            return [_Plan("write_file", arguments, lambda r: r)]
+        case "run" | "exec" if rest:
+            return [_Plan("exec", {"command": rest}, lambda r: f"`{rest}` gave:\n{r}")]
+        case "fetch" | "open" if rest:
+            return [_Plan("web_fetch", {"url": rest}, lambda r: f"{rest} says:\n{r}")]
+        case "remember" if rest:
+            return _remember(rest, results)
+        case "recall" if rest:
+            return [_Plan("grep", {"pattern": _any_word(rest), "path": "memory",
+                                   "ignore_case": True}, lambda r: f"About {rest}:\n{r}")]
+        case "remind" if found := re.match(
+            r"(?:me\s+)?(?:in\s+(\d+)\s*(second|minute|min|hour|day)s?|at\s+(\S+))"
+            r"(?:\s*:\s*|\s+(?:to|that)\s+)(.+)", rest, re.DOTALL | re.IGNORECASE
+        ):
+            return [_remind(*found.groups(), now=now)]
+    return None
+
+
+def _remember(fact: str, results: Sequence[ToolMessage]) -> list[_Plan]:
+    path = "memory/MEMORY.md"
+    look = _Plan("read_file", {"path": path}, lambda r: r)
+    line = f"- {fact}"
+    if not results or _NOTES in results[0].content:
+        change: dict[str, object] = {"old_text": _NOTES, "new_text": f"{_NOTES}\n\n{line}"}
+        return [look, _Plan("edit_file", {"path": path, **change}, lambda r: _kept(r, fact))]
+    # No such heading: append with the shell, which can neither lose nor overwrite anything.
+    command = f"mkdir -p memory && printf '%s\\n' {shlex.quote(line)} >> {path} && echo kept"
+    return [look, _Plan("exec", {"command": command}, lambda r: _kept(r, fact))]
+
+
+def _kept(result: str, fact: str) -> str:
+    done = result.startswith(("Replaced", "kept"))
+    return f"I will remember: {fact}" if done else f"I could not keep it: {result}"
+
+
+def _remind(
+    number: str | None, unit: str | None, moment: str | None, text: str, *, now: str
+) -> _Plan:
+    if number and unit:
+        seconds = int(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit[0].lower()]
+        start = datetime.strptime(now, "%a %Y-%m-%d %H:%M %z")
+        moment = (start + timedelta(seconds=seconds)).isoformat()
+    arguments: dict[str, object] = {"action": "add", "mode": "reminder", "message": text}
+    return _Plan("cron", {**arguments, "at": moment}, lambda r: r)
+
+
+def _any_word(text: str) -> str:
+    return "|".join(re.escape(word) for word in text.split())
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"`" else text
+
+
+def _json(arguments: dict[str, object]) -> str:
+    return json.dumps(arguments, ensure_ascii=False)

@@ -1,0 +1,287 @@
+"""The known providers, and which of them serves a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from nanobot.config.schema import ProviderConfig, ProvidersConfig
+from nanobot.core.errors import AuthFailed
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSpec:
+    """What is known of a provider.
+
+    ``base`` is its Chat Completions address ("" where only ``apiBase`` can say it); ``native``
+    providers do not speak that protocol and go through litellm as ``litellm``/model. ``gateway``:
+    it serves models of others, whose names it takes with their makers' prefix. ``verbatim``: it
+    gets the model's name exactly as configured. ``keyless``: it works without a key.
+    """
+
+    name: str
+    keywords: tuple[str, ...]
+    env: tuple[str, ...]
+    base: str = ""
+    litellm: str = ""
+    gateway: bool = False
+    verbatim: bool = False
+    keyless: bool = False
+    native: bool = False
+    bare_names: bool = False
+
+
+SPECS: tuple[ProviderSpec, ...] = (
+    ProviderSpec(
+        "openrouter",
+        ("openrouter",),
+        ("OPENROUTER_API_KEY",),
+        "https://openrouter.ai/api/v1",
+        "openrouter",
+        gateway=True,
+    ),
+    ProviderSpec(
+        "aihubmix",
+        ("aihubmix",),
+        ("AIHUBMIX_API_KEY",),
+        "https://aihubmix.com/v1",
+        "openai",
+        gateway=True,
+        bare_names=True,
+    ),
+    ProviderSpec(
+        "anthropic",
+        ("claude", "anthropic"),
+        ("ANTHROPIC_API_KEY",),
+        "",
+        "anthropic",
+        native=True,
+    ),
+    ProviderSpec(
+        "openai",
+        ("gpt", "openai", "o1", "o3", "o4", "chatgpt"),
+        ("OPENAI_API_KEY",),
+        "https://api.openai.com/v1",
+        "openai",
+    ),
+    ProviderSpec(
+        "deepseek", ("deepseek",), ("DEEPSEEK_API_KEY",), "https://api.deepseek.com/v1", "deepseek"
+    ),
+    ProviderSpec(
+        "gemini",
+        ("gemini",),
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        "",
+        "gemini",
+        native=True,
+    ),
+    ProviderSpec(
+        "zhipu",
+        ("glm", "zhipu", "zai"),
+        ("ZAI_API_KEY", "ZHIPUAI_API_KEY"),
+        "https://api.z.ai/api/paas/v4",
+        "zai",
+    ),
+    ProviderSpec(
+        "dashscope",
+        ("qwen", "dashscope", "qwq"),
+        ("DASHSCOPE_API_KEY",),
+        "https://dashscope.aliyuncs.com/compatible-mode/v1",
+        "dashscope",
+    ),
+    ProviderSpec(
+        "moonshot",
+        ("moonshot", "kimi"),
+        ("MOONSHOT_API_KEY",),
+        "https://api.moonshot.ai/v1",
+        "moonshot",
+    ),
+    ProviderSpec(
+        "minimax", ("minimax",), ("MINIMAX_API_KEY",), "https://api.minimax.io/v1", "minimax"
+    ),
+    ProviderSpec(
+        "vllm", ("vllm",), ("VLLM_API_KEY",), "", "hosted_vllm", verbatim=True, keyless=True
+    ),
+    ProviderSpec(
+        "ollama",
+        ("ollama",),
+        ("OLLAMA_API_KEY",),
+        "http://127.0.0.1:11434/v1",
+        "ollama_chat",
+        keyless=True,
+    ),
+    ProviderSpec(
+        "groq", ("groq",), ("GROQ_API_KEY",), "https://api.groq.com/openai/v1", "groq"
+    ),
+    ProviderSpec(
+        "mistral",
+        ("mistral", "codestral", "devstral", "magistral", "ministral"),
+        ("MISTRAL_API_KEY",),
+        "https://api.mistral.ai/v1",
+        "mistral",
+    ),
+    ProviderSpec("custom", (), (), "", "hosted_vllm", verbatim=True, keyless=True),
+)
+
+BY_NAME: Mapping[str, ProviderSpec] = {spec.name: spec for spec in SPECS}
+
+CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (
+    ("gpt-4.1", 1_000_000),
+    ("gpt-4o", 128_000),
+    ("gpt-4", 128_000),
+    ("gpt-5", 272_000),
+    ("o1", 200_000),
+    ("o3", 200_000),
+    ("o4", 200_000),
+    ("claude", 200_000),
+    ("gemini", 1_000_000),
+    ("deepseek", 128_000),
+    ("kimi", 256_000),
+    ("moonshot", 128_000),
+    ("glm", 128_000),
+    ("qwen", 128_000),
+    ("minimax", 200_000),
+    ("mistral", 128_000),
+    ("llama", 128_000),
+)
+DEFAULT_WINDOW = 64_000
+"""Tokens assumed for a model nothing is known of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which provider serves a model, the name it is sent, and why this one."""
+
+    spec: ProviderSpec
+    model: str
+    base: str
+    key: str
+    settings: ProviderConfig
+    why: str
+
+    @property
+    def uses_litellm(self) -> bool:
+        """Whether this goes through litellm rather than Chat Completions."""
+        if self.settings.adapter == "auto":
+            return self.spec.native
+        return self.settings.adapter == "litellm"
+
+
+def choose(
+    model: str, providers: ProvidersConfig, environ: Mapping[str, str], explicit: str = "auto"
+) -> Choice:
+    """The provider of ``model``.
+
+    An ``explicit`` one, else the one the name's prefix says, else by keyword among those with
+    credentials, else the first one with credentials (gateways stand first). Raises AuthFailed
+    with what to type when there is none.
+    """
+    if explicit != "auto":
+        return _choice(BY_NAME[explicit], model, providers, environ, "agents.defaults.provider")
+    prefix = model.partition("/")[0].lower() if "/" in model else ""
+    named = BY_NAME.get(prefix)
+    if named is not None and _is_configured(named, providers, environ):
+        return _choice(named, model, providers, environ, f"the model's prefix {prefix}/")
+    ready = [spec for spec in SPECS if _is_configured(spec, providers, environ)]
+    lowered = model.lower()
+    for spec in ready:
+        for keyword in spec.keywords:
+            if _mentions(lowered, keyword):
+                return _choice(
+                    spec, model, providers, environ, f"“{keyword}” in the model's name"
+                )
+    if ready:
+        return _choice(ready[0], model, providers, environ, "the first provider configured")
+    if named is not None and named.keyless and (named.base or _base(named, providers)):
+        return _choice(named, model, providers, environ, f"the model's prefix {prefix}/")
+    likely = named or next(
+        (s for s in SPECS for keyword in s.keywords if _mentions(lowered, keyword)),
+        BY_NAME["openrouter"],
+    )
+    raise AuthFailed(
+        f"no provider is set up for the model {model}: give it a key with "
+        f"`nanobot config set providers.{likely.name}.apiKey KEY`"
+    )
+
+
+def configured(providers: ProvidersConfig, environ: Mapping[str, str]) -> Iterable[str]:
+    """The names of the providers that have credentials or an address, in order of preference."""
+    return (spec.name for spec in SPECS if _is_configured(spec, providers, environ))
+
+
+def keys_in(environ: Mapping[str, str]) -> Iterable[str]:
+    """The providers' keys that stand in an environment, to be masked wherever they turn up."""
+    return (environ[name] for spec in SPECS for name in spec.env if environ.get(name))
+
+
+def context_window(model: str, settings: ProviderConfig) -> int:
+    """The window of a model in tokens: configured, known by name, or a cautious default."""
+    override = settings.models.get(model)
+    if override is not None and override.context_window is not None:
+        return override.context_window
+    lowered = model.lower()
+    return next(
+        (size for name, size in CONTEXT_WINDOWS if _mentions(lowered, name)), DEFAULT_WINDOW
+    )
+
+
+def _choice(
+    spec: ProviderSpec,
+    model: str,
+    providers: ProvidersConfig,
+    environ: Mapping[str, str],
+    why: str,
+) -> Choice:
+    settings = settings_of(spec, providers)
+    base = settings.api_base or spec.base
+    key = _key(spec, settings, environ)
+    if not key and not (spec.keyless or settings.api_base):
+        names = f" or set {spec.env[0]}" if spec.env else ""
+        raise AuthFailed(
+            f"{spec.name} has no key: `nanobot config set providers.{spec.name}.apiKey KEY`{names}"
+        )
+    if not base and not spec.native and settings.adapter != "litellm":
+        raise AuthFailed(
+            f"{spec.name} has no address: "
+            f"`nanobot config set providers.{spec.name}.apiBase http://…/v1`"
+        )
+    return Choice(spec, _sent_name(spec, model), base, key, settings, why)
+
+
+def settings_of(spec: ProviderSpec, providers: ProvidersConfig) -> ProviderConfig:
+    """A provider's part of the configuration."""
+    settings: ProviderConfig = getattr(providers, spec.name)
+    return settings
+
+
+def _is_configured(
+    spec: ProviderSpec, providers: ProvidersConfig, environ: Mapping[str, str]
+) -> bool:
+    settings = settings_of(spec, providers)
+    return bool(settings.api_base or _key(spec, settings, environ))
+
+
+def _base(spec: ProviderSpec, providers: ProvidersConfig) -> str:
+    return settings_of(spec, providers).api_base or ""
+
+
+def _key(spec: ProviderSpec, settings: ProviderConfig, environ: Mapping[str, str]) -> str:
+    configured_key = settings.api_key.get_secret_value()
+    return configured_key or next((environ[name] for name in spec.env if environ.get(name)), "")
+
+
+def _sent_name(spec: ProviderSpec, model: str) -> str:
+    if spec.verbatim:
+        return model
+    name = model.removeprefix(f"{spec.name}/")
+    return name.rsplit("/", 1)[-1] if spec.bare_names else name
+
+
+def _mentions(model: str, keyword: str) -> bool:
+    """Whether a keyword stands at the beginning of a word of the model's name."""
+    place = model.find(keyword)
+    while place >= 0:
+        if place == 0 or not model[place - 1].isalnum():
+            return True
+        place = model.find(keyword, place + 1)
+    return False

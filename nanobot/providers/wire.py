@@ -1,0 +1,202 @@
+"""Messages and tools in the wire form of OpenAI's chat completions, byte for byte repeatable."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nanobot.core.chat import (
+    AssistantMessage,
+    ChatMessage,
+    Image,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nanobot.providers.quirks import Quirks, ReasoningBack
+
+Wire = dict[str, Any]
+
+_NO_PICTURES: Mapping[Image, str] = {}
+_PLAIN = Quirks()
+_ID_LENGTH = 9
+_dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def wire_messages(
+    messages: Sequence[ChatMessage],
+    *,
+    pictures: Mapping[Image, str] = _NO_PICTURES,
+    quirks: Quirks = _PLAIN,
+) -> list[Wire]:
+    """The ``messages`` of a request; the same messages always give the same bytes.
+
+    ``pictures`` are data URLs by image, from ``read_pictures``; where one is missing the model is
+    told so. Pictures of tool results follow the results in a user message, since a tool message
+    holds text only.
+    """
+    wire: list[Wire] = []
+    waiting: list[Wire] = []
+    for message in messages:
+        if waiting and not isinstance(message, ToolMessage | UserMessage):
+            wire.append({"role": "user", "content": waiting})
+            waiting = []
+        match message:
+            case SystemMessage():
+                wire.append({"role": "system", "content": message.content})
+            case UserMessage():
+                wire.append(_user(message, waiting, pictures))
+                waiting = []
+            case AssistantMessage():
+                wire.append(_assistant(message, quirks))
+            case ToolMessage():
+                identity = _sent_id(message.call_id, quirks)
+                wire.append({"role": "tool", "tool_call_id": identity, "content": message.content})
+                if message.images:
+                    waiting = [*waiting, _text(f"[{message.name}]")]
+                    waiting += [_picture(image, pictures) for image in message.images]
+    if waiting:
+        wire.append({"role": "user", "content": waiting})
+    return wire
+
+
+def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
+    """The ``tools`` of a request."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+            },
+        }
+        for tool in tools
+    ]
+
+
+def read_pictures(messages: Iterable[ChatMessage]) -> dict[Image, str]:
+    """Each picture of ``messages`` as a data URL; unreadable files are left out. Blocks."""
+    pictures = {}
+    for message in messages:
+        if isinstance(message, UserMessage | ToolMessage):
+            for image in message.images:
+                try:
+                    data = Path(image.path).read_bytes()
+                except OSError:
+                    continue
+                encoded = base64.b64encode(data).decode("ascii")
+                pictures[image] = f"data:{image.mime};base64,{encoded}"
+    return pictures
+
+
+def encode_body(head: Wire, messages: Sequence[Wire], tail: Wire) -> bytes:
+    """The request's JSON: the fields of ``head``, ``messages``, the fields of ``tail``.
+
+    Messages are encoded one by one, so that a thread doing it lets others run in between.
+    """
+    parts = [_dumped(head)[:-1], ',"messages":[']
+    parts.append(",".join([_dumped(message) for message in messages]))
+    parts += ["],", _dumped(tail)[1:]]
+    # A lone surrogate has no UTF-8 form; a question mark instead keeps the request possible.
+    return "".join(parts).encode("utf-8", "replace")
+
+
+def rough_size(messages: Iterable[Wire]) -> int:
+    """About how many characters ``messages`` are, told quickly."""
+    size = 0
+    for message in messages:
+        content = message["content"]
+        if isinstance(content, list):
+            for part in content:
+                size += len(part["text"] if "text" in part else part["image_url"]["url"])
+        else:
+            size += len(content or "")
+        for call in message.get("tool_calls", ()):
+            size += len(call["function"]["arguments"])
+    return size
+
+
+def call_ids(messages: Iterable[ChatMessage]) -> set[str]:
+    """The ids of all tool calls so far."""
+    return {
+        call.id
+        for message in messages
+        if isinstance(message, AssistantMessage)
+        for call in message.tool_calls
+    }
+
+
+def nine_characters(text: str) -> str:
+    """A short id for ``text``: nine letters or digits, which every API accepts."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:_ID_LENGTH]
+
+
+def _user(message: UserMessage, before: list[Wire], pictures: Mapping[Image, str]) -> Wire:
+    if not message.images and not before:
+        return {"role": "user", "content": message.content}
+    words = [_text(message.content)] if message.content else []
+    shown = [_picture(image, pictures) for image in message.images]
+    return {"role": "user", "content": [*before, *words, *shown]}
+
+
+def _assistant(message: AssistantMessage, quirks: Quirks) -> Wire:
+    wire: Wire = {"role": "assistant", "content": message.content}
+    if message.tool_calls:
+        wire["content"] = message.content or None
+        wire["tool_calls"] = [_call(call, quirks) for call in message.tool_calls]
+    match quirks.reasoning_back:
+        case ReasoningBack.CONTENT:
+            if message.reasoning or message.tool_calls:
+                wire["reasoning_content"] = message.reasoning
+        case ReasoningBack.DETAILS:
+            # Blocks of another provider's form have another type.
+            blocks = [
+                dict(block)
+                for block in message.thinking_blocks
+                if str(block.get("type", "")).startswith("reasoning.")
+            ]
+            if blocks:
+                wire["reasoning_details"] = blocks
+        case ReasoningBack.NONE:
+            pass
+    return wire
+
+
+def _call(call: ToolCall, quirks: Quirks) -> Wire:
+    return {
+        "id": _sent_id(call.id, quirks),
+        "type": "function",
+        "function": {"name": call.name, "arguments": _object_text(call.arguments)},
+    }
+
+
+def _object_text(arguments: str) -> str:
+    """The arguments as the text of a JSON object: many servers refuse a history with any other."""
+    try:
+        if isinstance(json.loads(arguments), dict):
+            return arguments
+    except (ValueError, RecursionError):
+        pass
+    return _dumped({"unreadable": arguments}) if arguments.strip() else "{}"
+
+
+def _sent_id(identity: str, quirks: Quirks) -> str:
+    fits = len(identity) == _ID_LENGTH and identity.isascii() and identity.isalnum()
+    return nine_characters(identity) if quirks.short_call_ids and not fits else identity
+
+
+def _picture(image: Image, pictures: Mapping[Image, str]) -> Wire:
+    if image not in pictures:
+        return _text(f"[{Path(image.path).name}: this picture could not be read]")
+    return {"type": "image_url", "image_url": {"url": pictures[image]}}
+
+
+def _text(text: str) -> Wire:
+    return {"type": "text", "text": text}
