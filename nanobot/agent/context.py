@@ -1,0 +1,171 @@
+"""What the model sees: the system prompt from stable parts, and the messages of a turn."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from loguru import logger
+
+from nanobot.agent.skills import SkillsSnapshot
+from nanobot.core.chat import ChatMessage, Image, SystemMessage, UserMessage
+from nanobot.core.identity import Role
+from nanobot.prompts import render
+
+BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
+FILE_CAP = 20_000
+"""Characters of one bootstrap file or MEMORY.md that reach the prompt."""
+SEPARATOR = "\n\n---\n\n"
+HELD_SESSIONS = 1000
+"""Sessions whose skills are remembered; one that drops out sees the present skills."""
+OLD_AFTER = timedelta(minutes=10)
+"""A message older than this when its turn begins is marked with its age."""
+
+
+class SkillSource(Protocol):
+    """Where the context gets a turn's skills from; ``held`` is what the session last saw."""
+
+    def snapshot_for(self, held: SkillsSnapshot | None) -> SkillsSnapshot: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who wrote a message and when, as far as the turn's header tells it."""
+
+    name: str = ""
+    thread: str | None = None
+    sent_at: datetime | None = None
+
+
+class ContextBuilder:
+    """Builds requests from the workspace's files, the skills and the history.
+
+    The system prompt depends on files alone, never on the clock or the chat, so that a session's
+    requests share their beginning for as long as nothing is edited.
+    """
+
+    def __init__(
+        self,
+        workspace: Path,
+        skills: SkillSource,
+        *,
+        tools: Sequence[str] = (),
+        file_cap: int = FILE_CAP,
+    ) -> None:
+        self.workspace = workspace
+        self._skills = skills
+        self._tools = frozenset(tools)
+        self._file_cap = file_cap
+        self._held: dict[str, SkillsSnapshot] = {}
+        self._files: dict[Path, tuple[tuple[int, int, int], str]] = {}
+
+    def skills_of(self, session_key: str) -> SkillsSnapshot:
+        """The skills as this session sees them now."""
+        snapshot = self._skills.snapshot_for(self._held.pop(session_key, None))
+        self._held[session_key] = snapshot
+        if len(self._held) > HELD_SESSIONS:
+            del self._held[next(iter(self._held))]
+        return snapshot
+
+    def build_system_prompt(
+        self, role: Role = Role.OWNER, skills: SkillsSnapshot | None = None
+    ) -> str:
+        """The system prompt; a guest's holds no memory. Without ``skills`` the present ones."""
+        owner = role is Role.OWNER
+        skills = skills or self._skills.snapshot_for(None)
+        parts = [
+            render.identity(
+                system=f"{platform.system()} {platform.machine()}",
+                python=platform.python_version(),
+                workspace=self.workspace,
+                owner=owner,
+                recall_tool="recall" if "recall" in self._tools else "grep",
+                message_tool="message" in self._tools,
+            )
+        ]
+        for name in BOOTSTRAP_FILES:
+            if text := self._file(self.workspace / name):
+                parts.append(f"## {name}\n\n{text}")
+        if owner and (memory := self._file(self.workspace / "memory" / "MEMORY.md")):
+            parts.append(f"# Memory\n\n{memory}")
+        if skills.always_text:
+            parts.append(f"# Active Skills\n\n{skills.always_text}")
+        if skills.summary:
+            parts.append(render.skills(skills.summary))
+        return SEPARATOR.join(parts)
+
+    def build_messages(
+        self,
+        history: Sequence[ChatMessage],
+        current_message: str,
+        media: Sequence[Image] = (),
+        channel: str = "cli",
+        chat_id: str = "direct",
+        *,
+        now: datetime,
+        sender: Sender = Sender(),
+        role: Role = Role.OWNER,
+        skills: SkillsSnapshot | None = None,
+    ) -> list[ChatMessage]:
+        """A whole request: system prompt, history, and the current message with its header."""
+        current = self.user_message(
+            current_message, media, channel, chat_id, now=now, sender=sender
+        )
+        return [SystemMessage(self.build_system_prompt(role, skills)), *history, current]
+
+    def user_message(
+        self,
+        content: str,
+        media: Sequence[Image],
+        channel: str,
+        chat_id: str,
+        *,
+        now: datetime,
+        sender: Sender,
+    ) -> UserMessage:
+        """A person's words as the model reads them, under the header of their turn."""
+        late = sender.sent_at is not None and now - sender.sent_at > OLD_AFTER
+        header = render.turn_header(
+            now=now.astimezone(),
+            channel=channel,
+            chat=chat_id,
+            thread=sender.thread,
+            sender=sender.name,
+            age=age(now - sender.sent_at) if late and sender.sent_at else "",
+        )
+        return UserMessage(f"{header}\n{content}", tuple(media))
+
+    def _file(self, path: Path) -> str:
+        """A file's text up to the cap, with a visible note where it was cut; "" for none."""
+        try:
+            status = path.stat()
+            signature = (status.st_mtime_ns, status.st_size, status.st_ino)
+            known = self._files.get(path)
+            if known is not None and known[0] == signature:
+                return known[1]
+            text = path.read_bytes().decode("utf-8", errors="replace").removeprefix("\ufeff")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            logger.error("{} cannot be read and is left out of the prompt: {}", path, error)
+            return ""
+        text = text.replace("\r\n", "\n").strip()
+        if len(text) > self._file_cap:
+            note = render.cut_file(self._file_cap, len(text), path)
+            text = f"{text[: self._file_cap]}\n\n{note}"
+        self._files[path] = (signature, text)
+        return text
+
+
+def age(span: timedelta) -> str:
+    """A span in its largest whole unit: ``12 min``, ``9 h``, ``3 days``."""
+    minutes = int(span.total_seconds() // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h"
+    return f"{minutes // (24 * 60)} days"

@@ -1,0 +1,56 @@
+"""The values a turn is made of and ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from nanobot.core.chat import Usage
+from nanobot.core.messages import InboundMessage
+from nanobot.core.ports import ChosenModel
+from nanobot.session.entries import Draft
+
+Drain: TypeAlias = Callable[[], tuple[InboundMessage, ...]]
+"""Hands over what arrived for this session and may steer the running turn; often nothing."""
+
+
+def nothing_arrived() -> tuple[InboundMessage, ...]:
+    """A ``Drain`` for turns that cannot be steered."""
+    return ()
+
+
+class ModelSource(Protocol):
+    """Where the loop gets the model of a turn from."""
+
+    def choose(self, model: str | None) -> ChosenModel:
+        """The model named, or the configured one. Raises ProviderError when there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """Bounds of one turn; seconds are wall-clock."""
+
+    max_iterations: int = 20
+    model_s: float = 600.0
+    result_chars: int = 16_000
+    continuations: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How a turn ended: what is committed in one transaction when it is settled.
+
+    ``consumed`` are the inbounds it answered, ``entries`` its last words for the log of
+    ``session``, ``answer`` the text for whoever asked ("" when nothing is to be said because the
+    ``message`` tool said it).
+    """
+
+    session: str
+    consumed: tuple[str, ...]
+    answer: str
+    entries: tuple[Draft, ...] = ()
+    tools_used: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    model: str = ""

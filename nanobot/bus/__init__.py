@@ -1,0 +1,1 @@
+"""The durable message bus between channels and the agent."""

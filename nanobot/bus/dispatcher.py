@@ -1,0 +1,460 @@
+"""The dispatcher: an actor a session, a control lane, and a bounded number of turns at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from loguru import logger
+
+from nanobot.agent.commands import CommandTable, Invocation
+from nanobot.agent.turn import Drain, Settlement
+from nanobot.bus.answers import consequences, reply
+from nanobot.bus.bus import MessageBus, Pending
+from nanobot.core.chat import Usage
+from nanobot.core.errors import ProviderError, RetryLater, StoreError
+from nanobot.core.events import Emit, ignore
+from nanobot.core.messages import AnswerKind, InboundMessage, OutboundMessage
+from nanobot.core.ports import Clock
+
+MAX_ATTEMPTS = 3
+"""Turns begun for one inbound before it is parked with an apology."""
+IDLE_S = 60.0
+"""Seconds after which an actor without mail is retired."""
+RETRY_S = (30.0, 60.0, 120.0, 300.0, 600.0)
+"""Waits before an inbound is tried again when no model could be reached."""
+
+PARKED = (
+    "Sorry: this message made me fail {attempts} times, so I have put it aside and go on with "
+    "the next. It is kept; `nanobot bus list` shows it."
+)
+KEPT = "No model can be reached at the moment ({reason}). Your message is kept; I try again {when}."
+MODEL_SAYS_NO = "I could not answer: {reason}"
+
+
+class TurnRunner(Protocol):
+    """What the dispatcher needs of the agent."""
+
+    async def run_turn(
+        self, inbound: InboundMessage, *, drain: Drain, emit: Emit
+    ) -> Settlement: ...
+
+    async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement: ...
+
+
+class Progress(Protocol):
+    """Shows a running turn on its platform (typing, previews); what it does may be lost."""
+
+    def began(self, inbound: InboundMessage) -> Emit: ...
+
+    def ended(self, inbound: InboundMessage) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the handling of an inbound ended, for a client that waits for it.
+
+    Exactly one of ``answer`` (with what it took) and ``error`` tells something.
+    """
+
+    answer: str = ""
+    tools_used: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    model: str = ""
+    error: BaseException | None = None
+
+
+class TurnStopped(Exception):
+    """The user stopped the turn that a client waits for."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """The turn an actor runs; the actor owns it, ``stop`` only marks and cancels it."""
+
+    inbound: InboundMessage
+    task: asyncio.Task[Settlement]
+    started_at: datetime
+    waiting_before: int
+    steered: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+
+class Dispatcher:
+    """Takes inbounds in order of arrival and has each settled exactly once."""
+
+    def __init__(
+        self,
+        bus: MessageBus,
+        turns: TurnRunner,
+        commands: CommandTable,
+        clock: Clock,
+        *,
+        slots: int = 64,
+        steer: bool = True,
+        progress: Callable[[str], Progress | None] = lambda channel: None,
+    ) -> None:
+        self.bus = bus
+        self.turns = turns
+        self.commands = commands
+        self.clock = clock
+        self.steer = steer
+        self.progress = progress
+        self.slots = asyncio.Semaphore(slots)
+        self._stopping = False
+        self._actors: dict[str, _Actor] = {}
+        self._control: set[asyncio.Task[None]] = set()
+        self._watchers: dict[str, tuple[Emit, asyncio.Future[Outcome]]] = {}
+        bus.on_inbound(self.submit)
+
+    async def recover(self, *, terminals_only: bool = False) -> None:
+        """Take up what a former process left in the inbox.
+
+        A message from a terminal is closed as interrupted: its client is gone. The others are
+        left for the gateway with ``terminals_only``.
+        """
+        after = 0
+        while page := await self.bus.pending(after=after):
+            for seq, pending in page:
+                after = seq
+                inbound = pending.message
+                if inbound.id in self._watchers:
+                    continue
+                if inbound.answer.kind is AnswerKind.TERMINAL:
+                    await self._interrupted(inbound)
+                elif not terminals_only:
+                    self.submit(pending)
+
+    def submit(self, pending: Pending) -> None:
+        """Hand an inbound that is in the inbox to its session's actor or the control lane."""
+        if self._stopping:
+            return  # it stays in the inbox for the next start
+        found = self.commands.find(pending.message.content)
+        if found is not None and found[0].control:
+            task = asyncio.create_task(self._control_lane(pending.message))
+            self._control.add(task)
+            task.add_done_callback(self._control.discard)
+            return
+        self._actor(pending.message.session_key).put(pending)
+
+    async def ask(self, inbound: InboundMessage, emit: Emit = ignore) -> Outcome:
+        """Post ``inbound`` and wait until it is settled; the way of one-shots and the REPL.
+
+        Cancelling the wait stops the turn.
+        """
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._watchers[inbound.id] = (emit, future)
+        try:
+            await self.bus.post(inbound)
+            return await future
+        except asyncio.CancelledError:
+            await asyncio.shield(self._withdraw(inbound))
+            raise
+        finally:
+            del self._watchers[inbound.id]
+
+    async def _withdraw(self, inbound: InboundMessage) -> None:
+        """Close an inbound whose client is gone: stop its turn, or take it out of the queue."""
+        actor = self._actors.get(inbound.session_key)
+        if actor is None:
+            return
+        if actor.running is not None and actor.running.inbound.id == inbound.id:
+            await self.stop(inbound.session_key)
+            return
+        waiting = [pending for pending in actor.mailbox if pending.message.id == inbound.id]
+        for pending in waiting:
+            actor.mailbox.remove(pending)
+        if waiting:
+            await self._interrupted(inbound)
+
+    async def _interrupted(self, inbound: InboundMessage) -> None:
+        await self.bus.settle(
+            Settlement(session=inbound.session_key, consumed=(inbound.id,), answer=""),
+            state="interrupted",
+            error="its terminal was gone",
+        )
+
+    async def stop(self, session_key: str) -> bool:
+        """Stop the running turn of a session; False when none runs. Queued messages stay."""
+        actor = self._actors.get(session_key)
+        if actor is None or actor.running is None:
+            return False
+        running = actor.running
+        running.stopped = True
+        running.task.cancel()
+        await asyncio.wait({running.task})
+        return True
+
+    def running_since(self, session_key: str) -> datetime | None:
+        """When the running turn of a session began, or None."""
+        actor = self._actors.get(session_key)
+        return None if actor is None or actor.running is None else actor.running.started_at
+
+    def waiting(self, session_key: str) -> int:
+        """How many messages of a session wait for their turn."""
+        actor = self._actors.get(session_key)
+        return 0 if actor is None else len(actor.mailbox)
+
+    def running_turns(self) -> int:
+        """How many turns run now."""
+        return sum(1 for actor in self._actors.values() if actor.running is not None)
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Take nothing new, give running turns ``grace_s`` seconds, cancel the rest.
+
+        What was cancelled stays in the inbox and is taken up at the next start.
+        """
+        self._stopping = True
+        busy = {actor.task for actor in self._actors.values() if actor.busy} | self._control
+        if busy and grace_s > 0:
+            await asyncio.wait(busy, timeout=grace_s)
+        tasks = {actor.task for actor in self._actors.values()} | self._control
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def is_stopping(self) -> bool:
+        """Whether nothing new may begin."""
+        return self._stopping
+
+    def _actor(self, key: str) -> _Actor:
+        actor = self._actors.get(key)
+        if actor is None:
+            actor = self._actors[key] = _Actor(self, key)
+        return actor
+
+    def retire(self, key: str) -> None:
+        """Forget an actor that has no mail; called by it, with no await in between."""
+        del self._actors[key]
+
+    async def _control_lane(self, inbound: InboundMessage) -> None:
+        try:
+            await self.run_command(inbound)
+        except Exception:
+            logger.bind(inbound=inbound.id).exception("a command failed")
+
+    async def run_command(self, inbound: InboundMessage) -> None:
+        """Run the command an inbound holds and settle it with the answer."""
+        found = self.commands.find(inbound.content)
+        assert found is not None, "the dispatcher found a command in this text before"
+        command, argument = found
+        try:
+            answer = await command.handler(Invocation(inbound, argument))
+        except (ProviderError, StoreError) as error:
+            answer = str(error)
+        settlement = Settlement(session=inbound.session_key, consumed=(inbound.id,), answer=answer)
+        await self.settle(inbound, settlement)
+
+    async def settle(self, inbound: InboundMessage, settlement: Settlement) -> None:
+        """Commit a settlement with its consequences, then tell whoever waits."""
+        result = consequences(inbound, settlement)
+        await self.bus.settle(settlement, result.outbounds, result.posts)
+        for inbound_id in settlement.consumed:
+            self.tell(
+                inbound_id,
+                Outcome(
+                    settlement.answer, settlement.tools_used, settlement.usage, settlement.model
+                ),
+            )
+
+    async def fail(self, inbound: InboundMessage, text: str, error: BaseException) -> None:
+        """Settle an inbound that no turn can answer with a line for its sender."""
+        settlement = Settlement(session=inbound.session_key, consumed=(inbound.id,), answer="")
+        outbounds: tuple[OutboundMessage, ...] = ()
+        if inbound.answer.kind in (AnswerKind.REPLY, AnswerKind.REPLY_UNLESS_SILENT):
+            outbounds = (reply(inbound, text),)
+        await self.bus.settle(settlement, outbounds, state="dead", error=str(error))
+        self.tell(inbound.id, Outcome(error=error))
+
+    def tell(self, inbound_id: str, outcome: Outcome) -> None:
+        """Hand the outcome to the client that waits for this inbound, if there is one."""
+        watcher = self._watchers.get(inbound_id)
+        if watcher is not None and not watcher[1].done():
+            watcher[1].set_result(outcome)
+
+    def emit_for(self, inbound: InboundMessage) -> Emit:
+        """Where the progress of a turn goes: its waiting client, else its channel."""
+        watcher = self._watchers.get(inbound.id)
+        if watcher is not None:
+            return watcher[0]
+        progress = self.progress(inbound.channel)
+        return ignore if progress is None else progress.began(inbound)
+
+    def is_watched(self, inbound_id: str) -> bool:
+        """Whether a client waits for this inbound."""
+        return inbound_id in self._watchers
+
+
+class _Actor:
+    """One session: its mailbox, and at most one turn at a time."""
+
+    def __init__(self, dispatcher: Dispatcher, key: str) -> None:
+        self.key = key
+        self.mailbox: deque[Pending] = deque()
+        self.running: _Running | None = None
+        self.busy = False
+        self._dispatcher = dispatcher
+        self._mail = asyncio.Event()
+        self.task = asyncio.create_task(self._run(), name=f"session {key}")
+
+    def put(self, pending: Pending) -> None:
+        self.mailbox.append(pending)
+        self._mail.set()
+
+    async def _run(self) -> None:
+        while not self._dispatcher.is_stopping():
+            if not self.mailbox:
+                self._mail.clear()
+                try:
+                    await asyncio.wait_for(self._mail.wait(), IDLE_S)
+                except TimeoutError:
+                    # Mail may have come in the tick of the timeout; no await from here on.
+                    if not self.mailbox:
+                        self._dispatcher.retire(self.key)
+                        return
+                continue
+            await self._wait_until_due(self.mailbox[0])
+            if self._dispatcher.is_stopping():
+                return
+            pending = self.mailbox.popleft()
+            self.busy = True
+            try:
+                await self._handle(pending)
+            except Exception as error:
+                logger.bind(session=self.key, inbound=pending.message.id).exception(
+                    "handling a message failed"
+                )
+                await self._failed(pending, error)
+            finally:
+                self.busy = False
+
+    async def _wait_until_due(self, pending: Pending) -> None:
+        """Wait for the time of a deferred message, or for new mail: the fault may be over."""
+        if pending.not_before is None:
+            return
+        wait = (pending.not_before - self._dispatcher.clock()).total_seconds()
+        if wait <= 0:
+            return
+        self._mail.clear()
+        try:
+            await asyncio.wait_for(self._mail.wait(), wait)
+        except TimeoutError:
+            return
+
+    async def _handle(self, pending: Pending) -> None:
+        dispatcher = self._dispatcher
+        inbound = pending.message
+        if dispatcher.commands.find(inbound.content) is not None:
+            await dispatcher.run_command(inbound)
+            return
+        async with dispatcher.slots:
+            attempts = await dispatcher.bus.claim(inbound.id)
+            if attempts is None:
+                return  # a turn that was cut off had taken it in, and has settled it since
+            if attempts > MAX_ATTEMPTS:
+                text = PARKED.format(attempts=MAX_ATTEMPTS)
+                await dispatcher.fail(inbound, text, RuntimeError("it failed too often"))
+                return
+            await self._turn(pending)
+
+    async def _turn(self, pending: Pending) -> None:
+        dispatcher = self._dispatcher
+        inbound = pending.message
+        emit = dispatcher.emit_for(inbound)
+        task = asyncio.create_task(
+            dispatcher.turns.run_turn(inbound, drain=self._drain, emit=emit),
+            name=f"turn {inbound.id}",
+        )
+        running = self.running = _Running(inbound, task, dispatcher.clock(), len(self.mailbox))
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            # Shutdown: leave the message in the inbox and the log as it is.
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        finally:
+            self.running = None
+            progress = dispatcher.progress(inbound.channel)
+            if progress is not None and not dispatcher.is_watched(inbound.id):
+                progress.ended(inbound)
+        if task.cancelled():
+            if running.stopped:
+                settlement = await dispatcher.turns.stopped(inbound, running.steered)
+                await dispatcher.bus.settle(settlement)
+                for inbound_id in settlement.consumed:
+                    dispatcher.tell(inbound_id, Outcome(error=TurnStopped("stopped")))
+            return
+        error = task.exception()
+        if error is None:
+            await dispatcher.settle(inbound, task.result())
+        elif isinstance(error, ProviderError):
+            await self._model_failed(pending, error)
+        else:
+            logger.bind(session=self.key, inbound=inbound.id).opt(exception=error).error(
+                "a turn failed"
+            )
+            await self._failed(pending, error)
+
+    def _drain(self) -> tuple[InboundMessage, ...]:
+        """What arrived and may steer the running turn: same role, profile and destination."""
+        running = self.running
+        if running is None or running.waiting_before or not self._dispatcher.steer:
+            return ()  # what waited before the turn began is answered in turns of its own
+        taken: list[InboundMessage] = []
+        while self.mailbox and _may_steer(self.mailbox[0].message, running.inbound):
+            message = self.mailbox[0].message
+            if self._dispatcher.commands.find(message.content) is not None:
+                break
+            self.mailbox.popleft()
+            taken.append(message)
+        running.steered.extend(message.id for message in taken)
+        return tuple(taken)
+
+    async def _model_failed(self, pending: Pending, error: ProviderError) -> None:
+        dispatcher = self._dispatcher
+        inbound = pending.message
+        waits = isinstance(error, RetryLater) and inbound.answer.kind in (
+            AnswerKind.REPLY,
+            AnswerKind.REPLY_UNLESS_SILENT,
+            AnswerKind.REPORT,
+        )
+        if not waits or dispatcher.is_watched(inbound.id):
+            await dispatcher.fail(inbound, MODEL_SAYS_NO.format(reason=error), error)
+            return
+        assert isinstance(error, RetryLater)
+        delay = max(error.after or 0.0, RETRY_S[min(pending.attempts, len(RETRY_S) - 1)])
+        until = dispatcher.clock() + timedelta(seconds=delay)
+        if not pending.told and inbound.answer.kind is AnswerKind.REPLY:
+            when = "in a minute" if delay < 90 else f"at {until.astimezone():%H:%M}"
+            text = KEPT.format(reason=error, when=when)
+            await dispatcher.bus.queue(reply(inbound, text, kind="kept"))
+        await dispatcher.bus.defer(inbound.id, until, attempts_back=True)
+        self.mailbox.appendleft(Pending(inbound, pending.attempts + 1, not_before=until, told=True))
+
+    async def _failed(self, pending: Pending, error: BaseException) -> None:
+        """A defect of ours: try again soon, and after the last attempt park the message."""
+        dispatcher = self._dispatcher
+        inbound = pending.message
+        attempts = pending.attempts + 1
+        if attempts >= MAX_ATTEMPTS or dispatcher.is_watched(inbound.id):
+            await dispatcher.fail(inbound, PARKED.format(attempts=attempts), error)
+            return
+        until = dispatcher.clock() + timedelta(seconds=2.0**attempts)
+        self.mailbox.appendleft(Pending(inbound, attempts, not_before=until, told=pending.told))
+
+
+def _may_steer(message: InboundMessage, running: InboundMessage) -> bool:
+    return (
+        message.principal == running.principal
+        and message.profile == running.profile
+        and message.answer == running.answer
+        and message.answer.kind is not AnswerKind.TERMINAL
+        and (message.channel, message.chat_id, message.thread_id)
+        == (running.channel, running.chat_id, running.thread_id)
+    )

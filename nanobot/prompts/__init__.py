@@ -1,0 +1,1 @@
+"""Every text for a model, as templates with typed variables."""

@@ -1,0 +1,138 @@
+"""One typed function for each text a model reads; the texts themselves are Jinja2 templates."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanobot.core.text import one_line
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+def identity(
+    *,
+    system: str,
+    python: str,
+    workspace: Path,
+    owner: bool,
+    recall_tool: str,
+    message_tool: bool,
+) -> str:
+    """Who the assistant is, where it runs and how it works."""
+    return _render(
+        "identity",
+        system=system,
+        python=python,
+        workspace=workspace,
+        owner=owner,
+        recall_tool=recall_tool,
+        message_tool=message_tool,
+    )
+
+
+def skills(summary: str) -> str:
+    """The ``# Skills`` section round the XML summary."""
+    return _render("skills", summary=summary)
+
+
+def turn_header(
+    *,
+    now: datetime,
+    channel: str,
+    chat: str,
+    thread: str | None = None,
+    sender: str = "",
+    age: str = "",
+) -> str:
+    """The line before a person's words: aware local time, channel, chat, sender, age if old."""
+    return _render(
+        "turn_header",
+        time=now.strftime("%a %Y-%m-%d %H:%M %z"),
+        channel=_attribute(channel),
+        chat=_attribute(chat),
+        thread=_attribute(thread or ""),
+        sender=_attribute(sender),
+        age=_attribute(age),
+    )
+
+
+def interrupted() -> str:
+    """The result of a call that was open when the process died."""
+    return _note("interrupted")
+
+
+def skipped() -> str:
+    """The result of a call not started because the user wrote again."""
+    return _note("skipped")
+
+
+def stopped() -> str:
+    """The result of a call that the user stopped."""
+    return _note("stopped")
+
+
+def continue_cut() -> str:
+    """Asks for the rest of an answer that the output limit cut off."""
+    return _note("continue_cut")
+
+
+def ask_again() -> str:
+    """Asks once more after an empty answer."""
+    return _note("ask_again")
+
+
+def limit_reached(steps: int) -> str:
+    """Asks where things stand after the last step allowed."""
+    return _note("limit_reached", steps)
+
+
+def reflect() -> str:
+    """Asks the model to assess what the tools returned."""
+    return _note("reflect")
+
+
+def compacted() -> str:
+    """Stands for the earlier part of a conversation that is left out."""
+    return _note("compacted")
+
+
+def cut_file(shown: int, total: int, path: Path) -> str:
+    """Marks where a bootstrap file was cut."""
+    return _note("cut_file", shown, total, path)
+
+
+def spilled(path: Path) -> str:
+    """Marks where a tool result was cut; ``{omitted}`` in it stands for the count."""
+    return _note("spilled", path)
+
+
+def _attribute(text: str) -> str:
+    """Text that cannot end the attribute it stands in, whatever a stranger calls themselves."""
+    return one_line(text, 80).translate({34: "'", 38: "+", 60: "(", 62: ")"})
+
+
+def _render(template: str, **variables: Any) -> str:
+    return _environment().get_template(f"{template}.md.j2").render(**variables).strip()
+
+
+def _note(macro: str, *arguments: object) -> str:
+    module = _environment().get_template("notes.md.j2").module
+    text: str = getattr(module, macro)(*arguments)
+    return str(text).strip()
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

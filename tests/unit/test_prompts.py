@@ -1,0 +1,61 @@
+"""Every text a model reads, as it is; a changed prompt is a visible diff here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nanobot.prompts import render
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def test_the_prompts_are_as_reviewed() -> None:
+    workspace = Path("/home/ann/.nanobot/workspace")
+    owner = render.identity(
+        system="Linux x86_64",
+        python="3.12.1",
+        workspace=workspace,
+        owner=True,
+        recall_tool="grep",
+        message_tool=False,
+    )
+    guest = render.identity(
+        system="Linux x86_64",
+        python="3.12.1",
+        workspace=workspace,
+        owner=False,
+        recall_tool="recall",
+        message_tool=True,
+    )
+    header = render.turn_header(
+        now=datetime(2026, 3, 1, 12, 0, tzinfo=UTC),
+        channel="telegram",
+        chat="42",
+        thread="7",
+        sender="Ann",
+        age="9 h",
+    )
+    notes = {
+        "interrupted": render.interrupted(),
+        "skipped": render.skipped(),
+        "stopped": render.stopped(),
+        "continue_cut": render.continue_cut(),
+        "ask_again": render.ask_again(),
+        "limit_reached": render.limit_reached(20),
+        "reflect": render.reflect(),
+        "compacted": render.compacted(),
+        "cut_file": render.cut_file(10, 20, Path("/w/AGENTS.md")),
+        "spilled": render.spilled(Path("/h/spill/1.txt")),
+    }
+    sections = {
+        "identity, owner": owner,
+        "identity, guest": guest,
+        "skills": render.skills("<skills>…</skills>"),
+        "turn header": header,
+        **notes,
+    }
+
+    shown = "".join(f"=== {name}\n{text}\n\n" for name, text in sections.items())
+
+    assert shown == (SNAPSHOTS / "prompts.txt").read_text(encoding="utf-8")
