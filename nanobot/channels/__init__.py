@@ -1,0 +1,1 @@
+"""Channels turn platform events into messages and back."""

@@ -1,0 +1,162 @@
+"""The long poll: updates are committed to the inbox first and acknowledged only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from loguru import logger
+from pydantic import ValidationError
+
+from nanobot.bus.bus import Poison
+from nanobot.channels.telegram.connections import Connections
+from nanobot.channels.telegram.failures import CallFailed, NoAnswer, Refusal
+from nanobot.channels.telegram.health import Health
+from nanobot.channels.telegram.limits import Limits
+from nanobot.channels.telegram.objects import User
+from nanobot.channels.telegram.pacing import Sleep
+from nanobot.channels.telegram.updates import ALLOWED_UPDATES, Me, Reader, update_id
+from nanobot.core.errors import StoreError
+from nanobot.core.messages import InboundMessage
+from nanobot.core.text import one_line
+
+
+class Intake(Protocol):
+    """Takes messages in; what it returned from is on the disk."""
+
+    async def post_all(
+        self, messages: Sequence[InboundMessage], poison: Sequence[Poison] = ()
+    ) -> tuple[InboundMessage, ...]: ...
+
+
+class Polling:
+    """Polls for ever; a fault is noted in the health and waited out.
+
+    The server forgets updates below the offset of a poll. The offset is the last id + 1 and is
+    given until a poll comes back empty, when there is nothing left to acknowledge: update ids
+    start again at random after an idle week, below an offset that was kept.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        intake: Intake,
+        reader: Callable[[Me], Reader],
+        health: Health,
+        limits: Limits,
+        *,
+        sleep: Sleep,
+        jitter: Callable[[], float],
+    ) -> None:
+        """``jitter``: a random number in [0, 1)."""
+        self._connections = connections
+        self._intake = intake
+        self._make_reader = reader
+        self._health = health
+        self._limits = limits
+        self._sleep = sleep
+        self._jitter = jitter
+        self._reader: Reader | None = None
+        self._detail = ""
+        self._offset: int | None = None
+        self._probe = False
+
+    async def run(self) -> None:
+        """Take updates in until cancelled; what was not committed then comes again."""
+        failures = 0
+        while True:
+            try:
+                await self._round()
+            except CallFailed as error:
+                wait_s = await self._failed(error, failures)
+            except StoreError as error:
+                self._health.down("store", f"messages wait, the inbox cannot be written: {error}")
+                wait_s = self._backoff(failures)
+            except Exception as error:
+                # Ours or the inbox's defect: a channel that died of it would be deaf for good.
+                if not failures:
+                    logger.exception("telegram: taking updates in failed")
+                self._health.down("defect", f"taking updates in failed: {one_line(repr(error))}")
+                wait_s = self._backoff(failures)
+            else:
+                failures = 0
+                continue
+            failures += 1
+            await self._sleep(wait_s)
+
+    async def _round(self) -> None:
+        if self._reader is None:
+            self._reader = await self._introduced()
+            self._health.up(self._detail)
+        # After a broken connection a short poll tells at once that it is mended.
+        poll_s = 0 if self._probe else self._limits.poll_s
+        self._probe = False
+        entries = await self._connections.poll(
+            "getUpdates",
+            {
+                "offset": self._offset,
+                "timeout": poll_s,
+                "allowed_updates": list(ALLOWED_UPDATES),
+            },
+            limit_s=poll_s + self._limits.poll_margin_s,
+        )
+        if not isinstance(entries, list):
+            raise NoAnswer("what the server gave as updates is no list")
+        await self._take(entries, self._reader)
+        self._health.up(self._detail)
+
+    async def _introduced(self) -> Reader:
+        result = await self._connections.poll("getMe", {}, limit_s=self._limits.call_s)
+        try:
+            user = User.model_validate(result)
+        except ValidationError as error:
+            raise NoAnswer("what the server says about the bot cannot be read") from error
+        self._detail = f"@{user.username}"
+        return self._make_reader(Me(user.id, user.username))
+
+    async def _take(self, entries: Sequence[object], reader: Reader) -> None:
+        """Commit a batch, then move the offset."""
+        read = [reader.read(entry) for entry in entries]
+        messages = [one for one in read if isinstance(one, InboundMessage)]
+        poison = [one for one in read if isinstance(one, Poison)]
+        if messages or poison:
+            await self._intake.post_all(messages, poison)
+        if not entries:
+            self._offset = None
+            return
+        numbers = [number for number in map(update_id, entries) if number is not None]
+        if not numbers:
+            raise NoAnswer("the server gave updates without ids, which cannot be acknowledged")
+        self._offset = numbers[-1] + 1
+
+    async def _failed(self, error: CallFailed, failures: int) -> float:
+        """Note a failed call; returns for how long to wait."""
+        limits = self._limits
+        if not isinstance(error, Refusal):
+            # Its connection may be half dead, so that the next poll would be deaf, too.
+            await self._connections.renew_poller()
+            self._probe = True
+            self._health.down(type(error).__name__, str(error))
+            return self._backoff(failures)
+        if error.is_of_token:
+            self._health.down(
+                "token",
+                f"the token is refused: {error}; "
+                "put the one that @BotFather shows into channels.telegram.token",
+            )
+            return limits.refused_s
+        if error.code == 409:
+            # Either another poller, whose polls end ours, or a webhook.
+            self._health.down(
+                "conflict", f"somebody else takes this bot's messages, so none come here: {error}"
+            )
+            return self._backoff(failures)
+        self._probe = error.is_of_server
+        self._health.down(f"HTTP {error.code}", f"the server refuses to give updates: {error}")
+        return self._backoff(failures) if error.after is None else error.after
+
+    def _backoff(self, failures: int) -> float:
+        """Exponential up to the longest wait, the later half of it random."""
+        limits = self._limits
+        most = min(limits.backoff_s * 2.0 ** min(failures, 30), limits.backoff_most_s)
+        return most * (1 + self._jitter()) / 2
