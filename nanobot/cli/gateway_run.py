@@ -1,0 +1,73 @@
+"""Running the gateway: the lock, the logs, the signals, the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+
+from loguru import logger
+
+from nanobot import __version__
+from nanobot.app import open_app, serve
+from nanobot.cli.context import CliContext
+from nanobot.cli.notify import Notifier
+from nanobot.cli.setup import load
+from nanobot.config.hints import config_hints
+from nanobot.config.loader import LoadedConfig
+from nanobot.config.masking import all_secrets
+from nanobot.core.errors import GatewayError
+from nanobot.logs import log_to_file, log_to_stderr
+from nanobot.store.lock import HomeLock
+
+_POLL_S = 0.1
+
+
+def run(cli: CliContext, *, verbose: bool) -> None:
+    """Serve until SIGTERM or Ctrl-C; raises GatewayError when another gateway has the home."""
+    loaded = load(cli)
+    log_to_stderr(all_secrets(loaded.config), verbose=verbose)
+    with HomeLock(cli.home, "gateway") as lock:
+        _acquire(lock, cli)
+        log_to_file(cli.home, all_secrets(loaded.config), verbose=verbose)
+        for hint in config_hints(loaded.config):
+            logger.warning("{}", hint)
+        asyncio.run(_serve(cli, loaded))
+
+
+def _acquire(lock: HomeLock, cli: CliContext) -> None:
+    """Take the home; a one-shot or REPL that has it is waited for, a gateway is not."""
+    told = False
+    while not lock.acquire():
+        holder = lock.holder()
+        if holder.startswith("gateway"):
+            raise GatewayError(f"{cli.home.root} is served already, by the {holder}")
+        if not told:
+            print(f"nanobot: waiting for the {holder} to leave {cli.home.root}", file=sys.stderr)
+        told = True
+        time.sleep(_POLL_S)
+
+
+async def _serve(cli: CliContext, loaded: LoadedConfig) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    notifier = Notifier(cli.environ)
+    watchdog = asyncio.create_task(notifier.feed_watchdog())
+
+    def ready() -> None:
+        notifier.tell("READY=1")
+        logger.info("gateway ready, nanobot {}", __version__)
+
+    try:
+        async with open_app(loaded, cli.home, cli.environ, offline_allowed=False) as app:
+            if app.database.quarantined is not None:
+                logger.error("the former state is kept as {}", app.database.quarantined)
+            await serve(app, stop=stop, ready=ready)
+    finally:
+        notifier.tell("STOPPING=1")
+        watchdog.cancel()
+        await asyncio.wait({watchdog})
+    logger.info("gateway stopped")

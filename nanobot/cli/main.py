@@ -1,0 +1,100 @@
+"""The ``nanobot`` program: global options, the command groups, and what an error looks like."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+from typer.exceptions import TyperException
+
+from nanobot.cli.agent_cmd import agent
+from nanobot.cli.config_cmd import config_app
+from nanobot.cli.context import CliContext
+from nanobot.cli.exits import (
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    EXIT_NO_GATEWAY,
+    EXIT_PROVIDER,
+    EXIT_USAGE,
+)
+from nanobot.cli.gateway_cmd import gateway
+from nanobot.cli.status_cmd import status
+from nanobot.core.errors import ConfigError, GatewayError, NanobotError, ProviderError
+from nanobot.store.home import Home
+
+app = typer.Typer(
+    name="nanobot",
+    help="A personal assistant that lives on its owner's own machine.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(agent)
+app.command()(gateway)
+app.command()(status)
+app.add_typer(config_app, name="config")
+
+
+def _version(value: bool) -> None:
+    if value:
+        from nanobot import __version__
+
+        typer.echo(f"nanobot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    home: str = typer.Option(
+        None, "--home", metavar="DIR", help="Where nanobot keeps everything (or NANOBOT_HOME)."
+    ),
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", callback=_version, is_eager=True
+    ),
+) -> None:
+    """A personal assistant that lives on its owner's own machine."""
+    context.obj = CliContext(Home.locate(home, os.environ), dict(os.environ))
+
+
+def main() -> None:
+    """Run the program; every expected failure is one clear text on stderr and an exit code."""
+    _utf8()
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        code = EXIT_INTERRUPTED
+    except TyperException as error:
+        text = str(error)
+        print(text if text.startswith("Usage:") else f"nanobot: {text}", file=sys.stderr)
+        code = EXIT_USAGE
+    except ConfigError as error:
+        code = _say(error, EXIT_USAGE)
+    except ProviderError as error:
+        code = _say(error, EXIT_PROVIDER)
+    except GatewayError as error:
+        code = _say(error, EXIT_NO_GATEWAY)
+    except NanobotError as error:
+        code = _say(error, EXIT_FAILURE)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing is left to say and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_FAILURE
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(error: Exception, code: int) -> int:
+    print(f"nanobot: {error}", file=sys.stderr)
+    return code
+
+
+def _utf8() -> None:
+    """Speak UTF-8 whatever the locale says; what cannot be encoded is replaced, never fatal."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")

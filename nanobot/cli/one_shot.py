@@ -1,0 +1,79 @@
+"""One question, one answer on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from nanobot.channels.socket_protocol import Question, Reply
+from nanobot.cli.context import CliContext
+from nanobot.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_PROVIDER, EXIT_USAGE
+from nanobot.cli.show import StderrProgress
+from nanobot.cli.talk import SocketTalk, Talk
+
+OFFLINE = (
+    "nanobot: no model is configured, so the built-in offline model answers "
+    "(`nanobot agent -m help` lists what it understands). To connect a real one: {how}"
+)
+WITH_OLLAMA = "`nanobot config set agents.defaults.model ollama/{model}` (Ollama runs here)."
+WITH_KEY = (
+    "`nanobot config set providers.NAME.apiKey KEY` and "
+    "`nanobot config set agents.defaults.model MODEL`."
+)
+_EXITS = {
+    "": 0,
+    "provider": EXIT_PROVIDER,
+    "config": EXIT_USAGE,
+    "stopped": EXIT_INTERRUPTED,
+    "failed": EXIT_FAILURE,
+}
+
+
+def ask_once(cli: CliContext, question: Question, *, as_json: bool, logs: bool) -> int:
+    """Ask, print the answer or one line on stderr; returns the exit code."""
+    talk = SocketTalk.connect(cli.home)
+    if talk is not None:
+        with talk:
+            return _ask(talk, question, as_json=as_json)
+    from nanobot.cli.local import LocalTalk, take_over
+    from nanobot.cli.setup import load, set_up_logs
+
+    loaded = load(cli)
+    set_up_logs(loaded, logs=logs)
+    with take_over(cli, loaded, "one-shot") as taken:
+        if isinstance(taken, LocalTalk) and question.model is None and taken.app.models.is_offline:
+            print(_offline_hint(cli), file=sys.stderr)
+        return _ask(taken, question, as_json=as_json)
+
+
+def _ask(talk: Talk, question: Question, *, as_json: bool) -> int:
+    reply = talk.ask(question, StderrProgress())
+    if reply.failure:
+        print(f"nanobot: {reply.answer}", file=sys.stderr)
+    else:
+        print(_as_json(reply) if as_json else reply.answer)
+    return _EXITS[reply.failure]
+
+
+def _offline_hint(cli: CliContext) -> str:
+    """How to connect a real model: the one that runs here already, or one with a key."""
+    from nanobot.providers.ollama import running_models
+
+    models = running_models(cli.environ)
+    return OFFLINE.format(how=WITH_OLLAMA.format(model=models[0]) if models else WITH_KEY)
+
+
+def _as_json(reply: Reply) -> str:
+    return json.dumps(
+        {
+            "reply": reply.answer,
+            "model": reply.model,
+            "tools": list(reply.tools),
+            "usage": {
+                "inputTokens": reply.usage.input_tokens,
+                "outputTokens": reply.usage.output_tokens,
+                "cachedTokens": reply.usage.cached_tokens,
+            },
+        },
+        ensure_ascii=False,
+    )
