@@ -37,9 +37,7 @@ class Models:
     @property
     def is_offline(self) -> bool:
         """Whether no model is configured at all, so that the offline one answers."""
-        return self._defaults.model is None and not any(
-            registry.configured(self._providers, {})
-        )
+        return self._defaults.model is None and not any(registry.configured(self._providers, {}))
 
     def choose(self, model: str | None) -> ChosenModel:
         """The model named, or the configured one, or with nothing configured the offline one.

@@ -125,11 +125,18 @@ def _steps(text: str, results: Sequence[ToolMessage], now: str) -> list[_Plan] |
         case "remember" if rest:
             return _remember(rest, results)
         case "recall" if rest:
-            return [_Plan("grep", {"pattern": _any_word(rest), "path": "memory",
-                                   "ignore_case": True}, lambda r: f"About {rest}:\n{r}")]
+            return [
+                _Plan(
+                    "grep",
+                    {"pattern": _any_word(rest), "path": "memory", "ignore_case": True},
+                    lambda r: f"About {rest}:\n{r}",
+                )
+            ]
         case "remind" if found := re.match(
             r"(?:me\s+)?(?:in\s+(\d+)\s*(second|minute|min|hour|day)s?|at\s+(\S+))"
-            r"(?:\s*:\s*|\s+(?:to|that)\s+)(.+)", rest, re.DOTALL | re.IGNORECASE
+            r"(?:\s*:\s*|\s+(?:to|that)\s+)(.+)",
+            rest,
+            re.DOTALL | re.IGNORECASE,
         ):
             return [_remind(*found.groups(), now=now)]
     return None

@@ -110,9 +110,7 @@ SPECS: tuple[ProviderSpec, ...] = (
         "ollama_chat",
         keyless=True,
     ),
-    ProviderSpec(
-        "groq", ("groq",), ("GROQ_API_KEY",), "https://api.groq.com/openai/v1", "groq"
-    ),
+    ProviderSpec("groq", ("groq",), ("GROQ_API_KEY",), "https://api.groq.com/openai/v1", "groq"),
     ProviderSpec(
         "mistral",
         ("mistral", "codestral", "devstral", "magistral", "ministral"),
@@ -187,9 +185,7 @@ def choose(
     for spec in ready:
         for keyword in spec.keywords:
             if _mentions(lowered, keyword):
-                return _choice(
-                    spec, model, providers, environ, f"“{keyword}” in the model's name"
-                )
+                return _choice(spec, model, providers, environ, f"“{keyword}” in the model's name")
     if ready:
         return _choice(ready[0], model, providers, environ, "the first provider configured")
     if named is not None and named.keyless and (named.base or _base(named, providers)):

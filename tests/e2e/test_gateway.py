@@ -172,9 +172,7 @@ def test_malformed_updates_become_dead_letters_and_deafen_nobody(telegram: Teleg
 @pytest.mark.parametrize(
     ("status", "words"), [(409, "somebody else"), (401, "token is refused"), (502, ""), (429, "")]
 )
-def test_a_refused_poll_is_said_and_survived(
-    telegram: Telegram, status: int, words: str
-) -> None:
+def test_a_refused_poll_is_said_and_survived(telegram: Telegram, status: int, words: str) -> None:
     telegram.model.answer_with(lambda request: Reply.text("back again"))
     telegram.api.fail("getUpdates", status, times=None, retry_after=1 if status == 429 else None)
     gateway = telegram.start(polling=False)
@@ -211,9 +209,7 @@ def test_a_one_shot_beside_the_gateway_leaves_the_same_as_one_without(
 ) -> None:
     def answer(request: Request) -> Reply:
         if len(request.messages) % 3 == 2:
-            return Reply.tool_calls(
-                [("write_file", {"path": "a.txt", "content": "x"})]
-            )
+            return Reply.tool_calls([("write_file", {"path": "a.txt", "content": "x"})])
         return Reply.text("Written.")
 
     telegram.model.answer_with(answer)
@@ -344,9 +340,7 @@ def test_a_sync_stands_before_the_acknowledging_poll_and_before_the_send(
     lines = trace.read_text(errors="replace").splitlines()
     syncs = [n for n, line in enumerate(lines) if "fdatasync(" in line and "= 0" in line]
     first_poll = next(n for n, line in enumerate(lines) if "/getUpdates" in line)
-    acknowledging = next(
-        n for n, line in enumerate(lines) if f"offset={update + 1}" in line
-    )
+    acknowledging = next(n for n, line in enumerate(lines) if f"offset={update + 1}" in line)
     send = next(n for n, line in enumerate(lines) if "/sendMessage" in line)
     asked = next(n for n, line in enumerate(lines) if "/chat/completions" in line)
     assert any(first_poll < n < acknowledging for n in syncs)

@@ -630,7 +630,8 @@ class _Api:
         future: asyncio.Future[ValueT] = asyncio.get_running_loop().create_future()
         self._waiting[future] = predicate
         try:
-            return await asyncio.wait_for(future, timeout)
+            async with asyncio.timeout(timeout):
+                return await future
         except TimeoutError:
             methods = [call.method for call in self._calls[-10:]]
             raise TimeoutError(

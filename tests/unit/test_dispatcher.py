@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +34,13 @@ def inbound(name: str, chat: str = "1", text: str = "", **more: object) -> Inbou
     )
 
 
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until ``condition`` holds, at most 5 s: what is awaited is in the database."""
+    async with asyncio.timeout(5):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
 @dataclass(slots=True)
 class Turns:
     """An agent whose turns a test holds, fails or lets take in what arrives."""
@@ -60,9 +67,7 @@ class Turns:
         )
 
     async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
-        return Settlement(
-            session=inbound.session_key, consumed=(inbound.id, *consumed), answer=""
-        )
+        return Settlement(session=inbound.session_key, consumed=(inbound.id, *consumed), answer="")
 
 
 @dataclass(slots=True)
@@ -84,11 +89,12 @@ class Bench:
 
     async def settled(self, *names: str) -> None:
         """Wait until the inbounds are settled."""
-        async with asyncio.timeout(5):
-            while not {"done", "dead", "interrupted"}.issuperset(
-                [state for name, state in (await self.states()).items() if name in names]
-            ):
-                await asyncio.sleep(0.001)
+
+        async def are_settled() -> bool:
+            states = await self.states()
+            return {states[name] for name in names} <= {"done", "dead", "interrupted"}
+
+        await until(are_settled)
 
 
 @pytest.fixture
@@ -241,9 +247,11 @@ async def test_no_model_is_told_once_and_tried_again_at_the_next_message(bench: 
     for waiting, name in enumerate(("a", "b"), start=1):
         await bench.bus.post(inbound(name))
         await bench.turns.began.get()
-        async with asyncio.timeout(5):
-            while bench.dispatcher.waiting("telegram:1") < waiting:
-                await asyncio.sleep(0.001)
+
+        async def is_put_off(waiting: int = waiting) -> bool:
+            return bench.dispatcher.waiting("telegram:1") >= waiting
+
+        await until(is_put_off)
     await bench.bus.post(inbound("c"))
 
     await bench.settled("a", "b", "c")
@@ -259,9 +267,11 @@ async def test_a_kept_message_is_answered_after_a_restart_without_being_told_aga
     first = _bench(database)
     first.turns.errors["a"] = [RetryLater("the model is asleep")]
     await first.bus.post(inbound("a"))
-    async with asyncio.timeout(5):
-        while not await first.replies():
-            await asyncio.sleep(0.001)
+
+    async def is_told() -> bool:
+        return bool(await first.replies())
+
+    await until(is_told)
     await first.dispatcher.close()
     second = _bench(database)
     second.now[0] += timedelta(hours=1)

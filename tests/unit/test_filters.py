@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -22,7 +24,7 @@ def test_any_cutting_of_the_stream_shows_the_same(text: str, data: st.DataObject
     places = [0, *sorted(cuts), len(text)]
     header = HeaderFilter()
 
-    pieces = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [text[a:b] for a, b in pairwise(places)]
     shown = "".join(map(header.feed, pieces)) + header.finish()
 
     assert shown == without_header(text)

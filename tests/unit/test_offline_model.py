@@ -26,9 +26,7 @@ TOOLS = [
 ]
 
 
-async def answer(
-    text: str, *after: ChatMessage, tools: Sequence[ToolSpec] = TOOLS
-) -> LLMResponse:
+async def answer(text: str, *after: ChatMessage, tools: Sequence[ToolSpec] = TOOLS) -> LLMResponse:
     messages = [SystemMessage("prompt"), UserMessage(HEADER + text), *after]
     return await OfflineModel().chat(
         messages, tools, model="offline", max_tokens=100, temperature=0.0

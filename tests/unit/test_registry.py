@@ -30,7 +30,7 @@ PARAMETERS = "Parameters: path (string, required), count (integer), tags (array)
 class NoteArguments(ToolArguments):
     path: str
     count: int = Field(default=1, ge=1)
-    tags: list[str] = []
+    tags: tuple[str, ...] = ()
 
 
 class Note(Tool[NoteArguments]):
@@ -42,7 +42,7 @@ class Note(Tool[NoteArguments]):
     arguments = NoteArguments
 
     async def run(self, args: NoteArguments, context: ToolContext) -> ToolOutput:
-        return ToolOutput(f"{args.path}|{args.count}|{args.tags}", Trust.UNTRUSTED)
+        return ToolOutput(f"{args.path}|{args.count}|{list(args.tags)}", Trust.UNTRUSTED)
 
 
 class Look(Note):

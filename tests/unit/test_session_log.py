@@ -123,11 +123,15 @@ async def test_damaged_rows_are_left_out(log: SessionLog, tmp_path: Path) -> Non
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["content", "tool_calls", "images", "call_id", "name", "thinking_blocks"]),
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["content", "tool_calls", "images", "call_id", "name", "thinking_blocks"]
+            ),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=8,
 )
@@ -144,9 +148,7 @@ def test_any_payload_decodes_or_is_a_value_error(kind: EntryKind, record: object
 
 
 @given(st.text(), st.lists(st.tuples(st.text(), st.text(), st.text()), max_size=3))
-def test_assistant_messages_survive_storage(
-    text: str, calls: list[tuple[str, str, str]]
-) -> None:
+def test_assistant_messages_survive_storage(text: str, calls: list[tuple[str, str, str]]) -> None:
     message = AssistantMessage(text, tuple(ToolCall(*call) for call in calls))
 
     stored = encode(draft(EntryKind.ASSISTANT, message))

@@ -8,6 +8,7 @@ Pages are UTF-8. Steps that may be slow have a time of their own, after which a 
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import re
@@ -15,12 +16,15 @@ import resource
 import signal
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
+from urllib.parse import urljoin
 
-if TYPE_CHECKING:
-    from lxml.html import HtmlElement
+from lxml import etree, html  # type: ignore[import-untyped]
+
+HtmlElement: TypeAlias = Any
+"""An element of lxml, which has no types of its own."""
 
 _MAX_MEMORY = 1024**3
 _MAX_CPU_S = 60
@@ -36,7 +40,6 @@ _NOT_CONTENT = (
     *("applet", "canvas", "audio", "video", "map", "button", "input", "select", "textarea"),
     *("dialog", "link", "meta"),
 )
-_ROUND_CONTENT = ("nav", "footer", "aside")
 _BLOCKS = frozenset(
     {
         *("address", "article", "aside", "blockquote", "body", "center", "dd", "details", "dir"),
@@ -45,6 +48,7 @@ _BLOCKS = frozenset(
         *("section", "summary", "table", "tr", "ul"),
     }
 )
+_LINES = frozenset({"dd", "div", "dt", "figcaption", "li", "summary", "tr"})
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _LANGUAGE = re.compile(r"\b(?:language|lang|highlight-source)-([A-Za-z0-9_+#-]{1,20})")
 # Nobody sees these, but a model reads them: tag characters, zero width, marks of direction.
@@ -79,8 +83,8 @@ class Result(TypedDict):
     error: str
 
 
-class TooSlow(Exception):
-    """A step has used up its time."""
+class TooSlow(BaseException):
+    """A step has used up its time; not an Exception, which parsers catch by the handful."""
 
 
 class Unreadable(Exception):
@@ -140,27 +144,28 @@ def limited(seconds: float) -> Iterator[None]:
 
 def read_page(data: bytes, url: str, *, as_markdown: bool) -> tuple[str, str, str]:
     """(title, text, note) of an HTML page: its article, or its whole body where it has none."""
-    from lxml import html
-
-    parser = html.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
+    parser = html.HTMLParser(
+        encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True
+    )
     try:
         page = html.document_fromstring(data or b"<html></html>", parser=parser)
-    except html.etree.ParserError:  # nothing but white space or comments
+    except etree.ParserError:  # nothing but white space or comments
         return "", "", ""
     title = page.findtext(".//title") or ""
     body = page.find("body")
     if body is None:
         return title, _stripped(data), ""
     _clean(body, url)
+    if not _words(body):
+        return title, _stripped(data), ""
     article = _article(body, title)
-    note = ""
-    if as_markdown:
-        try:
-            with limited(_STEP_S):
-                return title, _markdown(article), note
-        except (TooSlow, RecursionError):
-            note = "too large to be formatted: plain text"
-    return title, plain(article) or _stripped(data), note
+    if not as_markdown:
+        return title, plain(article), ""
+    try:
+        with limited(_STEP_S):
+            return title, _markdown(article), ""
+    except (TooSlow, RecursionError):
+        return title, plain(article), "too large to be formatted: plain text"
 
 
 def _clean(body: HtmlElement, url: str) -> None:
@@ -168,7 +173,8 @@ def _clean(body: HtmlElement, url: str) -> None:
     for element in list(body.iter(*_NOT_CONTENT)):
         element.drop_tree()
     for element in [*body.iterfind(".//*[@hidden]"), *body.iterfind(".//*[@style]")]:
-        if element.get("hidden") is not None or _HIDDEN.search(element.get("style")):
+        is_hidden = element.get("hidden") is not None or _HIDDEN.search(element.get("style"))
+        if is_hidden and element.getparent() is not None:
             element.drop_tree()
     for picture in list(body.iter("img")):
         # The address of a picture is of no use here, and showing it again would fetch it.
@@ -181,8 +187,6 @@ def _clean(body: HtmlElement, url: str) -> None:
 
 
 def _resolve(body: HtmlElement, url: str, base: str) -> None:
-    from urllib.parse import urljoin
-
     for link in list(body.iter("a")):
         target = (link.get("href") or "").strip()
         try:
@@ -210,49 +214,52 @@ def _flatten(body: HtmlElement) -> None:
 
 def _article(body: HtmlElement, title: str) -> HtmlElement:
     """The part of a page that is its content, with tables and lists the search for it lost."""
-    from lxml import html
-
-    kept = html.fromstring(html.tostring(body, encoding="unicode"))
-    for element in list(kept.iter(*_ROUND_CONTENT)):
-        element.drop_tree()
-    visible = _words(kept)
+    content = copy.deepcopy(body)
+    for element in list(content.iter("nav", "footer", "aside")):
+        if next(element.iterancestors("article", "main"), None) is None:
+            element.drop_tree()
+    visible = _words(content)
     if len(visible) < _MIN_BLOCK:
         return body
     try:
         with limited(_STEP_S):
-            article = _readable(kept, title)
+            article = _readable(content, title)
+            if article is None or len(_words(article)) < _MIN_SHARE * len(visible):
+                return content
+            lost = _lost(content, _words(article))
     except TooSlow:
-        return kept
-    if article is None or len(_words(article)) < _MIN_SHARE * len(visible):
-        return kept
-    present = _words(article)
-    for number, block in enumerate(_outermost(kept, ("table", "ul", "ol", "dl", "pre"))):
-        if number == _MAX_BLOCKS:
-            break
-        words = _words(block)
-        if len(words) >= _MIN_BLOCK and words not in present and not _is_menu(block, words):
-            article.append(block)
+        return body
+    article.extend(lost)
     return article
 
 
-def _readable(body: HtmlElement, title: str) -> HtmlElement | None:
-    from lxml import html
-    from readability import Document
-    from readability.readability import Unparseable
+def _readable(content: HtmlElement, title: str) -> HtmlElement | None:
+    """What readability takes for the article, if anything."""
+    from readability import Document  # type: ignore[import-untyped]
+    from readability.readability import Unparseable  # type: ignore[import-untyped]
 
     head = html.Element("title")
     head.text = title
     source = (
         f"<html><head>{html.tostring(head, encoding='unicode')}</head>"
-        f"{html.tostring(body, encoding='unicode')}</html>"
+        f"{html.tostring(content, encoding='unicode')}</html>"
     )
     try:
         summary = Document(source).summary(html_partial=True)
         return html.fragment_fromstring(summary, create_parent="div")
-    except (Unparseable, html.etree.LxmlError) as error:
-        if isinstance(error.__context__, TooSlow):
-            raise error.__context__ from None
+    except (Unparseable, etree.LxmlError):
         return None
+
+
+def _lost(content: HtmlElement, present: str) -> list[HtmlElement]:
+    """The tables, lists and blocks of code that an article has not kept, menus aside."""
+    blocks = _outermost(content, ("table", "ul", "ol", "dl", "pre"))[:_MAX_BLOCKS]
+    texts = ((block, _words(block)) for block in blocks)
+    return [
+        block
+        for block, words in texts
+        if len(words) >= _MIN_BLOCK and words not in present and not _is_menu(block, words)
+    ]
 
 
 def _outermost(body: HtmlElement, tags: tuple[str, ...]) -> list[HtmlElement]:
@@ -281,7 +288,6 @@ def _one_line(text: str) -> str:
 
 
 def _markdown(article: HtmlElement) -> str:
-    from lxml import html
     from markdownify import MarkdownConverter
 
     converter = MarkdownConverter(
@@ -307,40 +313,60 @@ def _language(pre: Any) -> str:
 
 
 def plain(root: HtmlElement) -> str:
-    """The text of an element as it would look without style: a line a block."""
-    from lxml import etree
-
+    """The text of an element as it would look without style: paragraphs, lines, tabs."""
     pieces: list[str] = []
-    depth_of_pre = 0
+    breaks = 2  # at the end of what there is so far
+    open_pre = 0
 
     def add(text: str | None) -> None:
+        nonlocal breaks
+        if not open_pre:
+            text = _SPACE.sub(" ", text or "")
+            text = text.lstrip(" ") if breaks else text
         if text:
-            pieces.append(text if depth_of_pre else _SPACE.sub(" ", text))
+            pieces.append(text)
+            breaks = 0
+
+    def end_line(wanted: int) -> None:
+        nonlocal breaks
+        if breaks < wanted:
+            pieces.append("\n" * (wanted - breaks))
+            breaks = wanted
 
     for event, element in etree.iterwalk(root, events=("start", "end")):
         tag = element.tag
-        is_block = tag in _BLOCKS
+        if tag in _BLOCKS:
+            end_line(1 if tag in _LINES else 2)
         if event == "start":
-            pieces.append("\n" if is_block else "")
-            pieces.append("- " if tag == "li" else "")
-            depth_of_pre += tag == "pre"
+            if tag == "li":
+                pieces.append("- ")
+            open_pre += tag == "pre"
             add(element.text)
         else:
-            depth_of_pre -= tag == "pre"
-            if tag == "br" or is_block:
+            open_pre -= tag == "pre"
+            if tag == "br":
                 pieces.append("\n")
+                breaks += 1
             elif tag in {"td", "th"}:
                 pieces.append("\t")
             if element is not root:
                 add(element.tail)
-    text = re.sub(r"\n +(?=\S)", "\n", "".join(pieces)) if "<pre" not in pieces else ""
-    return text.strip()
+    return "".join(pieces)
 
 
 def _stripped(data: bytes) -> str:
     """What is left of a page without its tags, where a parser finds nothing in it."""
-    text = re.sub(r"<[^<>]*>", " ", data.decode("utf-8", "replace"))
-    return _SPACE.sub(" ", text).strip()
+    kept: list[str] = []
+    skipped = ""
+    for piece in re.split(r"(<[^<>]*>)", data.decode("utf-8", "replace")):
+        tag = piece[1:9].lower() if piece.startswith("<") else ""
+        if skipped:
+            skipped = "" if tag.startswith(f"/{skipped}") else skipped
+        elif tag.startswith(("script", "style")):
+            skipped = tag[:5]
+        else:
+            kept.append(" " if tag else piece)
+    return _SPACE.sub(" ", "".join(kept)).strip()
 
 
 # -- PDF ----------------------------------------------------------------------------------------
@@ -399,8 +425,7 @@ def main() -> None:
         _, most = resource.getrlimit(kind)
         resource.setrlimit(kind, (bound if most < 0 else min(bound, most), most))
     request: Request = json.loads(sys.stdin.buffer.readline())
-    work: Callable[[Request, bytes], Result] = read
-    json.dump(work(request, sys.stdin.buffer.read()), sys.stdout)
+    json.dump(read(request, sys.stdin.buffer.read()), sys.stdout)
 
 
 if __name__ == "__main__":
