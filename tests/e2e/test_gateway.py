@@ -301,8 +301,10 @@ def test_the_socket_refuses_other_versions_with_a_clear_line(telegram: Telegram)
 def test_the_socket_refuses_other_users_with_a_clear_line(telegram: Telegram) -> None:
     telegram.start()
     home = telegram.nanobot.home
-    for folder in [home, home / "run", *home.parents][:-1]:
-        folder.chmod(0o755)
+    for folder in (home / "run", home, *home.parents):
+        mode = folder.stat().st_mode & 0o7777
+        if not mode & 0o001:  # pytest's own folders, closed to others; never one like /tmp
+            folder.chmod(mode | 0o011)
     (home / "config.json").chmod(0o644)
     (home / "run" / "gateway.sock").chmod(0o666)
     runner = (
