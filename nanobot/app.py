@@ -24,7 +24,7 @@ from nanobot.agent.turn import TurnLimits
 from nanobot.agent.workspace import seed
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.delivery import DeliveryWorker
-from nanobot.bus.dispatcher import Dispatcher
+from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.channels.console import ConsoleServer
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
@@ -138,7 +138,14 @@ async def open_app(
         commands = standard_commands(
             sessions=sessions, models=models, turns=lambda: dispatcher, clock=clock
         )
-        dispatcher = Dispatcher(bus, loop, commands, clock, slots=defaults.max_concurrent_turns)
+        dispatcher = Dispatcher(
+            bus,
+            loop,
+            commands,
+            clock,
+            slots=defaults.max_concurrent_turns,
+            queue=QueueMode(defaults.queue),
+        )
         app = App(home, config, database, bus, dispatcher, sessions, models, commands, tls, clock)
         try:
             yield app

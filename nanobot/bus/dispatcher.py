@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Protocol
 
 from loguru import logger
@@ -18,6 +20,7 @@ from nanobot.bus.bus import MessageBus, Pending
 from nanobot.core.chat import Usage
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.events import Emit, ignore
+from nanobot.core.identity import Origin
 from nanobot.core.messages import AnswerKind, InboundMessage, OutboundMessage
 from nanobot.core.ports import Clock
 
@@ -81,7 +84,44 @@ class _Running:
     started_at: datetime
     waiting_before: int
     steered: list[str] = field(default_factory=list)
+    drained: bool = False
     stopped: bool = False
+
+
+class QueueMode(StrEnum):
+    """What a message that arrives during a turn of its session does (``agents.defaults.queue``).
+
+    ``steer``: it reaches the model before its next call. ``followup``: it waits for a turn of its
+    own. ``collect``: it waits, and all that wait are answered by one turn. ``interrupt``: the
+    running turn is stopped and the message is next.
+    """
+
+    STEER = "steer"
+    FOLLOWUP = "followup"
+    COLLECT = "collect"
+    INTERRUPT = "interrupt"
+
+
+class Slots:
+    """How many turns run at once; first come, first served.
+
+    Services (cron, heartbeat, subagents) have at most half of them, so that they never keep a
+    person waiting. A session holds one slot at a time, so a flood in one chat starves no other.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._all = asyncio.Semaphore(total)
+        self._services = asyncio.Semaphore(max(1, total // 2))
+
+    @asynccontextmanager
+    async def hold(self, origin: Origin) -> AsyncIterator[None]:
+        """Wait for a slot and keep it for as long as the block lasts."""
+        if origin is Origin.USER:
+            async with self._all:
+                yield
+        else:
+            async with self._services, self._all:
+                yield
 
 
 class Dispatcher:
@@ -95,16 +135,16 @@ class Dispatcher:
         clock: Clock,
         *,
         slots: int = 64,
-        steer: bool = True,
+        queue: QueueMode = QueueMode.STEER,
         progress: Callable[[str], Progress | None] = lambda channel: None,
     ) -> None:
         self.bus = bus
         self.turns = turns
         self.commands = commands
         self.clock = clock
-        self.steer = steer
+        self.queue = queue
         self.progress = progress
-        self.slots = asyncio.Semaphore(slots)
+        self.slots = Slots(slots)
         self._stopping = False
         self._actors: dict[str, _Actor] = {}
         self._control: set[asyncio.Task[None]] = set()
@@ -305,6 +345,14 @@ class _Actor:
     def put(self, pending: Pending) -> None:
         self.mailbox.append(pending)
         self._mail.set()
+        running = self.running
+        if (
+            running is not None
+            and self._dispatcher.queue is QueueMode.INTERRUPT
+            and _may_steer(pending.message, running.inbound)
+        ):
+            running.stopped = True
+            running.task.cancel()
 
     async def _run(self) -> None:
         while not self._dispatcher.is_stopping():
@@ -352,7 +400,7 @@ class _Actor:
         if dispatcher.commands.find(inbound.content) is not None:
             await dispatcher.run_command(inbound)
             return
-        async with dispatcher.slots:
+        async with dispatcher.slots.hold(inbound.origin):
             attempts = await dispatcher.bus.claim(inbound.id)
             if attempts is None:
                 return  # a turn that was cut off had taken it in, and has settled it since
@@ -402,12 +450,21 @@ class _Actor:
             await self._failed(pending, error)
 
     def _drain(self) -> tuple[InboundMessage, ...]:
-        """What arrived and may steer the running turn: same role, profile and destination."""
+        """What the running turn takes in now: see ``QueueMode``."""
         running = self.running
-        if running is None or running.waiting_before or not self._dispatcher.steer:
-            return ()  # what waited before the turn began is answered in turns of its own
+        if running is None:
+            return ()
+        first, running.drained = not running.drained, True
+        match self._dispatcher.queue:
+            case QueueMode.STEER:
+                # What waited before the turn began is answered in turns of its own.
+                allowed = len(self.mailbox) if not running.waiting_before else 0
+            case QueueMode.COLLECT:
+                allowed = running.waiting_before if first else 0
+            case _:
+                allowed = 0
         taken: list[InboundMessage] = []
-        while self.mailbox and _may_steer(self.mailbox[0].message, running.inbound):
+        while len(taken) < allowed and _may_steer(self.mailbox[0].message, running.inbound):
             message = self.mailbox[0].message
             if self._dispatcher.commands.find(message.content) is not None:
                 break

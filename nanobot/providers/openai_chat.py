@@ -87,7 +87,7 @@ class OpenAIChat:
         quirks: QuirksOf = quirks_of,
         idle_timeout_s: float = 120.0,
         total_timeout_s: float = 600.0,
-        pools: int = 16,
+        pools: int = 48,
         now: Clock = _now,
     ) -> None:
         """``name``: the provider's key in the config, for error texts. ``tls``: shared by all

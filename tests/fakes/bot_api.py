@@ -574,8 +574,12 @@ class _Api:
     def _listening_socket(self) -> socket.socket:
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1", self.port))
-        sock.listen(1024)
+        try:
+            sock.bind(("127.0.0.1", self.port))
+            sock.listen(1024)
+        except OSError:
+            sock.close()
+            raise
         self.port = sock.getsockname()[1]
         return sock
 

@@ -14,10 +14,10 @@ import pytest
 from nanobot.agent.commands import Command, CommandTable, Invocation
 from nanobot.agent.turn import Drain, Settlement
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dispatcher import Dispatcher, TurnStopped
+from nanobot.bus.dispatcher import Dispatcher, QueueMode, TurnStopped
 from nanobot.core.errors import BadRequest, RetryLater
 from nanobot.core.events import Emit
-from nanobot.core.identity import Role
+from nanobot.core.identity import Origin, Role
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
 from nanobot.store.database import Database
 
@@ -106,7 +106,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     database.close()
 
 
-def _bench(database: Database, slots: int = 64) -> Bench:
+def _bench(database: Database, slots: int = 64, queue: QueueMode = QueueMode.STEER) -> Bench:
     now = [datetime(2026, 3, 1, 12, 0, tzinfo=UTC)]
     bus = MessageBus(database, lambda: now[0])
     turns = Turns()
@@ -117,7 +117,7 @@ def _bench(database: Database, slots: int = 64) -> Bench:
     commands = CommandTable(
         [Command("ping", "at once", ping, control=True), Command("later", "in order", ping)]
     )
-    dispatcher = Dispatcher(bus, turns, commands, lambda: now[0], slots=slots)
+    dispatcher = Dispatcher(bus, turns, commands, lambda: now[0], slots=slots, queue=queue)
     return Bench(database, bus, turns, dispatcher, now)
 
 
@@ -218,6 +218,87 @@ async def test_what_waited_before_a_turn_gets_turns_of_its_own(bench: Bench) -> 
 
     await bench.settled("a", "b", "c")
     assert await bench.replies() == ["answer to a", "answer to b", "answer to c"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "replies"),
+    [
+        (QueueMode.STEER, ["answer to a, b, c"]),
+        (QueueMode.FOLLOWUP, ["answer to a", "answer to b", "answer to c"]),
+        (QueueMode.COLLECT, ["answer to a", "answer to b, c"]),
+        (QueueMode.INTERRUPT, ["answer to b", "answer to c"]),
+    ],
+)
+async def test_the_queue_mode_says_what_messages_during_a_turn_do(
+    tmp_path: Path, queue: QueueMode, replies: list[str]
+) -> None:
+    database = Database(tmp_path / "state.db")
+    bench = _bench(database, queue=queue)
+    bench.turns.drains = True
+    bench.turns.gates["a"] = asyncio.Event()
+    await bench.bus.post(inbound("a"))
+    await bench.turns.began.get()
+    await bench.bus.post_all([inbound("b"), inbound("c")])
+
+    bench.turns.gates["a"].set()
+    await bench.settled("a", "b", "c")
+
+    seen = await bench.replies()
+    await bench.dispatcher.close()
+    database.close()
+    assert seen == replies
+
+
+async def test_another_person_in_the_same_chat_does_not_steer(bench: Bench) -> None:
+    bench.turns.drains = True
+    bench.turns.gates["a"] = asyncio.Event()
+    await bench.bus.post(inbound("a"))
+    await bench.turns.began.get()
+    stranger = InboundMessage("telegram", "8", "1", "me too", id="b", role=Role.GUEST)
+    await bench.bus.post(stranger)
+
+    bench.turns.gates["a"].set()
+    await bench.settled("a", "b")
+
+    assert await bench.replies() == ["answer to a", "answer to b"]
+
+
+async def test_services_never_take_all_the_slots(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state.db")
+    bench = _bench(database, slots=4)
+    jobs = [f"job{n}" for n in range(6)]
+    bench.turns.gates = {name: asyncio.Event() for name in jobs}
+    for name in jobs:
+        await bench.bus.post(inbound(name, name, origin=Origin.CRON))
+    await bench.turns.began.get()
+
+    await bench.bus.post(inbound("person", "person"))
+    await bench.settled("person")
+    running = bench.dispatcher.running_turns()
+
+    for gate in bench.turns.gates.values():
+        gate.set()
+    await bench.settled(*jobs)
+    await bench.dispatcher.close()
+    database.close()
+    assert running == 2
+
+
+async def test_a_flood_in_one_chat_does_not_starve_another(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state.db")
+    bench = _bench(database, slots=1)
+    flood = [inbound(f"f{n}", "flood", answer=AnswerRule(AnswerKind.NOTHING)) for n in range(50)]
+    bench.turns.gates["f0"] = asyncio.Event()
+    await bench.bus.post_all(flood)
+    await bench.turns.began.get()
+    await bench.bus.post(inbound("other", "other"))
+
+    bench.turns.gates["f0"].set()
+    await bench.settled("other", *(message.id for message in flood))
+
+    await bench.dispatcher.close()
+    database.close()
+    assert bench.turns.log.index("begin other") <= 4
 
 
 async def test_stop_ends_the_turn_and_leaves_the_queue(bench: Bench) -> None:

@@ -25,7 +25,7 @@ class Limits:
     typing_every_s: float = 4.0
     typing_most_s: float = 300.0
     close_s: float = 2.0
-    pools: int = 8
-    pool_connections: int = 32
+    pools: int = 48
+    pool_connections: int = 8
     chat_burst: int = 10
     chat_every_s: float = 1.0
