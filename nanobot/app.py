@@ -15,7 +15,9 @@ from loguru import logger
 from nanobot.agent.commands import CommandTable
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.skill_commands import RESERVED, skills_command
 from nanobot.agent.skills import SkillOverride, SkillsLoader
+from nanobot.agent.skills.switches import OffSource, SkillSwitches
 from nanobot.agent.spill import Spill
 from nanobot.agent.standard_commands import standard_commands
 from nanobot.agent.tools.message import Message
@@ -108,11 +110,15 @@ async def open_app(
         models = Models(
             defaults, config.providers, environ, tls=tls, offline_allowed=offline_allowed
         )
-        skills = _skills(config, workspace, home, environ, clock)
+        switches = SkillSwitches(
+            home.skills_off, workspace, clock, extra_dirs=config.skills.load.extra_dirs
+        )
+        skills = load_skills(config, workspace, home, environ, clock, off=switches.off)
         resolver = PathResolver(
             home,
             restrict=config.tools.restrict_to_workspace,
             skills=lambda context: skills.snapshot().readable,
+            noted=switches.note_write,
         )
         runner = CommandRunner(_sandbox(config, environ))
         redactor = Redactor([*all_secrets(config), *registry.keys_in(environ)])
@@ -136,7 +142,12 @@ async def open_app(
             ),
         )
         commands = standard_commands(
-            sessions=sessions, models=models, turns=lambda: dispatcher, clock=clock
+            sessions=sessions,
+            models=models,
+            turns=lambda: dispatcher,
+            clock=clock,
+            more=(skills_command(skills.snapshot),),
+            further=skills.menu,
         )
         dispatcher = Dispatcher(
             bus,
@@ -255,9 +266,16 @@ async def _status(app: App, channels: Mapping[str, Channel]) -> dict[str, Any]:
     }
 
 
-def _skills(
-    config: Config, workspace: Path, home: Home, environ: Mapping[str, str], clock: Clock
+def load_skills(
+    config: Config,
+    workspace: Path,
+    home: Home,
+    environ: Mapping[str, str],
+    clock: Clock,
+    *,
+    off: OffSource,
 ) -> SkillsLoader:
+    """The loader of a home's skills, as turns and ``nanobot skills`` see them."""
     entries = {
         name: SkillOverride(
             enabled=entry.enabled,
@@ -276,6 +294,8 @@ def _skills(
         config=config.model_dump(by_alias=True) if entries else {},
         environ=environ,
         watch=config.skills.load.watch,
+        reserved_commands=RESERVED,
+        off=off,
         clock=clock,
     )
 

@@ -11,6 +11,8 @@ from loguru import logger
 
 from nanobot.agent.context import ContextBuilder, Sender
 from nanobot.agent.filters import HeaderFilter, without_header
+from nanobot.agent.skill_commands import SkillCall, instruction_or_text, skill_call
+from nanobot.agent.skills import SkillsSnapshot
 from nanobot.agent.spill import Spill
 from nanobot.agent.tools.registry import ToolRegistry, ToolResult
 from nanobot.agent.turn import (
@@ -89,7 +91,13 @@ class AgentLoop:
         ends: calls left open are closed as interrupted, never run again. Raises ProviderError
         when no model could answer; nothing of that enters the log.
         """
-        turn = await self._open(inbound, emit)
+        skills = self._context.skills_of(inbound.session_key)
+        invoked = skill_call(inbound.content, skills)
+        if invoked is not None and invoked.command.tool:
+            return await self._dispatched(inbound, invoked, skills, emit)
+        turn = await self._open(
+            inbound, emit, skills, instruction_or_text(invoked, inbound.content)
+        )
         if (answer := _already_answered(turn)) is not None:
             return turn.settle(answer)
         answer = await self._steps(turn, drain)
@@ -109,15 +117,59 @@ class AgentLoop:
             entries=drafts,
         )
 
-    async def _open(self, inbound: InboundMessage, emit: Emit) -> _Turn:
+    async def _dispatched(
+        self, inbound: InboundMessage, invoked: SkillCall, skills: SkillsSnapshot, emit: Emit
+    ) -> Settlement:
+        """``command-dispatch: tool``: the tool's output is the answer; no model has a part in it.
+
+        The call is in the log before it runs, so that after a crash it is not run again.
+        """
+        key = inbound.session_key
+        live = await self._sessions.live(key)
+        drafts = await self._closed_after_crash(live.entries, inbound)
+        call = invoked.tool_call(inbound.id, self._tools.parameters_of)
+        entries = [*live.entries, *await self._sessions.append(key, drafts)]
+        done = [e for e in entries if e.inbound_id == inbound.id and e.kind is EntryKind.TOOL]
+        if not done:
+            asked = AssistantMessage("", (call,))
+            said = self._context.user_message(
+                *(inbound.content, (), inbound.channel, inbound.chat_id),
+                now=self._clock(),
+                sender=_sender(inbound),
+            )
+            await self._sessions.append(
+                key,
+                [
+                    _draft(inbound, EntryKind.USER, said, inbound.trust),
+                    _draft(inbound, EntryKind.ASSISTANT, asked, inbound.trust),
+                ],
+                durable=self._tools.effect_of(call.name) is Effect.WRITE,
+            )
+            environment = skills.environment if inbound.role is Role.OWNER else {}
+            result = await self._run_tool(inbound, call, inbound.trust, environment, emit)
+            text = await self._spill.shorten(inbound, call, result.output.text)
+            outcome = _tool_draft(inbound, call, text, result.output.trust, ok=result.ok)
+            done = [*await self._sessions.append(key, [outcome])]
+        text = done[-1].message.content.strip() if done[-1].message is not None else ""
+        words = _draft(inbound, EntryKind.ASSISTANT, AssistantMessage(text), done[-1].trust)
+        return Settlement(
+            session=key,
+            consumed=(inbound.id,),
+            answer=text,
+            entries=(words,) if text else (),
+            tools_used=(call.name,),
+        )
+
+    async def _open(
+        self, inbound: InboundMessage, emit: Emit, skills: SkillsSnapshot, content: str
+    ) -> _Turn:
         live = await self._sessions.live(inbound.session_key)
         chosen = self._models.choose(inbound.model or live.settings.model)
         drafts = await self._closed_after_crash(live.entries, inbound)
-        skills = self._context.skills_of(inbound.session_key)
         seen = {entry.inbound_id for entry in live.entries if entry.kind is EntryKind.USER}
         messages = self._context.build_messages(
             fold([*live.entries, *drafts], interrupted=render.interrupted()),
-            inbound.content,
+            content,
             (),
             inbound.channel,
             inbound.chat_id,
@@ -302,7 +354,16 @@ class AgentLoop:
         return groups
 
     async def _run_call(self, turn: _Turn, call: ToolCall) -> ToolResult:
-        inbound = turn.inbound
+        return await self._run_tool(turn.inbound, call, turn.trust, turn.environment, turn.emit)
+
+    async def _run_tool(
+        self,
+        inbound: InboundMessage,
+        call: ToolCall,
+        trust: Trust,
+        environment: Mapping[str, str],
+        emit: Emit,
+    ) -> ToolResult:
         context = ToolContext(
             session_key=inbound.session_key,
             inbound_id=inbound.id,
@@ -312,19 +373,19 @@ class AgentLoop:
             thread_id=inbound.thread_id,
             sender_id=inbound.sender_id,
             principal=inbound.principal,
-            trust=turn.trust,
+            trust=trust,
             origin=inbound.origin,
             profile=inbound.profile,
             attended=inbound.attended,
             workspace=self._context.workspace,
-            environment=turn.environment,
-            emit=turn.emit,
+            environment=environment,
+            emit=emit,
         )
-        turn.emit(ToolStarted(call.id, call.name, self._tools.summary(call)))
+        emit(ToolStarted(call.id, call.name, self._tools.summary(call)))
         started = time.monotonic()
         result = await self._tools.execute(call, context)
         seconds = time.monotonic() - started
-        turn.emit(ToolFinished(call.id, call.name, result.ok, seconds))
+        emit(ToolFinished(call.id, call.name, result.ok, seconds))
         logger.bind(session=inbound.session_key, inbound=inbound.id).info(
             "tool {} {} in {:.2f} s", call.name, "ok" if result.ok else "failed", seconds
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Protocol
 
-from nanobot.agent.commands import Command, CommandTable, Invocation
+from nanobot.agent.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.agent.context import age
 from nanobot.agent.turn import ModelSource
 from nanobot.core.errors import ProviderError
@@ -40,8 +40,13 @@ def standard_commands(
     models: ModelSource,
     turns: Callable[[], TurnControl],
     clock: Clock,
+    more: Iterable[Command] = (),
+    further: Further = no_further,
 ) -> CommandTable:
-    """The table of commands. ``turns`` is asked when a command runs: the dispatcher needs it."""
+    """The table of commands. ``turns`` is asked when a command runs: the dispatcher needs it.
+
+    ``more`` are commands of other parts, ``further`` those that are turns (skills).
+    """
 
     async def start(invocation: Invocation) -> str:
         return GREETING
@@ -96,6 +101,8 @@ def standard_commands(
             Command("new", "begin a new conversation", new),
             Command("stop", "stop what is running here", stop, control=True),
             Command("status", "model, session and what is running", status, control=True),
-        )
+            *more,
+        ),
+        further,
     )
     return table

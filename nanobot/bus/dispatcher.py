@@ -466,7 +466,7 @@ class _Actor:
         taken: list[InboundMessage] = []
         while len(taken) < allowed and _may_steer(self.mailbox[0].message, running.inbound):
             message = self.mailbox[0].message
-            if self._dispatcher.commands.find(message.content) is not None:
+            if not self._dispatcher.commands.steers(message.content):
                 break
             self.mailbox.popleft()
             taken.append(message)

@@ -39,6 +39,18 @@ def skills(summary: str) -> str:
     return _render("skills", summary=summary)
 
 
+def skill_command(*, command: str, skill: str, folder: Path, body: str, arguments: str) -> str:
+    """A skill's body as the model gets it when somebody types its command."""
+    return _render(
+        "skill_command",
+        command=command,
+        skill=skill,
+        folder=folder,
+        body=body,
+        arguments=arguments,
+    )
+
+
 def turn_header(
     *,
     now: datetime,

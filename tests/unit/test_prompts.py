@@ -52,6 +52,16 @@ def test_the_prompts_are_as_reviewed() -> None:
         "identity, owner": owner,
         "identity, guest": guest,
         "skills": render.skills("<skills>…</skills>"),
+        "skill command": render.skill_command(
+            command="weather",
+            skill="weather",
+            folder=Path("/s/weather"),
+            body="# Weather\n\nAsk /s/weather/ask.sh.",
+            arguments="Paris tomorrow",
+        ),
+        "skill command without arguments": render.skill_command(
+            command="a_b", skill="a-b", folder=Path("/s/a-b"), body="Do it.", arguments=""
+        ),
         "turn header": header,
         **notes,
     }

@@ -67,6 +67,12 @@ class ToolRegistry:
         tool = self._tools.get(name)
         return Effect.WRITE if tool is None else tool.effect
 
+    def parameters_of(self, name: str) -> Mapping[str, Any]:
+        """The JSON Schemas of a tool's parameters by name; none for a tool there is not."""
+        spec = self._specs.get(name)
+        parameters: Mapping[str, Any] = spec.parameters.get("properties", {}) if spec else {}
+        return parameters
+
     def summary(self, call: ToolCall) -> str:
         """The arguments of a call in one line of at most 80 characters, secrets masked."""
         try:
