@@ -19,6 +19,7 @@ from nanobot.cli.exits import (
     EXIT_USAGE,
 )
 from nanobot.cli.gateway_cmd import gateway
+from nanobot.cli.skills_cmd import skills_app
 from nanobot.cli.status_cmd import status
 from nanobot.core.errors import ConfigError, GatewayError, NanobotError, ProviderError
 from nanobot.store.home import Home
@@ -36,6 +37,7 @@ app.command()(agent)
 app.command()(gateway)
 app.command()(status)
 app.add_typer(config_app, name="config")
+app.add_typer(skills_app, name="skills")
 
 
 def _version(value: bool) -> None:
