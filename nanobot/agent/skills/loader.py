@@ -61,17 +61,16 @@ class _Root:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    """What tells one state of a file from another; ``error`` where there is no stat of it."""
+_Stamp: TypeAlias = tuple[int, ...] | str
+"""What tells one state of a file from another, its time of change last; text: why there is none.
 
-    identity: tuple[int, ...] = ()
-    changed_ns: int = 0
-    error: str = ""
+A plain tuple, since a thousand are made and compared at each turn.
+"""
 
-    def is_young(self, now: datetime) -> bool:
-        """Whether the file may change once more without its stamp doing so."""
-        return not self.error and self.changed_ns / 1e9 > (now - _CLOCK_TICK).timestamp()
+
+def _is_young(stamp: _Stamp, now: datetime) -> bool:
+    """Whether the file may change once more without its stamp doing so."""
+    return not isinstance(stamp, str) and stamp[-1] / 1e9 > (now - _CLOCK_TICK).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +267,7 @@ class SkillsLoader:
         renewed = {
             place: _Reading(
                 found[place],
-                not found[place].is_young(now),
+                not _is_young(found[place], now),
                 self._read(place, found[place], protected),
             )
             for place in stale
@@ -292,7 +291,7 @@ class SkillsLoader:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                found[number, ""] = _Stamp(error=str(error.strerror))
+                found[number, ""] = str(error.strerror)
                 continue
             prefix = f"{root.path}{os.sep}"
             for name, is_link in names:
@@ -302,20 +301,17 @@ class SkillsLoader:
                     status = os.stat(f"{prefix}{name}{os.sep}{SKILL_FILE}")  # noqa: PTH116
                 except (FileNotFoundError, NotADirectoryError):
                     if is_link and not os.path.exists(prefix + name):  # noqa: PTH110
-                        found[number, name] = _Stamp(error="the folder is a link to nowhere")
+                        found[number, name] = "the folder is a link to nowhere"
                     continue
                 except OSError as error:
-                    found[number, name] = _Stamp(error=str(error.strerror))
+                    found[number, name] = str(error.strerror)
                     continue
-                found[number, name] = _Stamp(
-                    (
-                        status.st_dev,
-                        status.st_ino,
-                        status.st_mode,
-                        status.st_size,
-                        status.st_mtime_ns,
-                        status.st_ctime_ns,
-                    ),
+                found[number, name] = (
+                    status.st_dev,
+                    status.st_ino,
+                    status.st_mode,
+                    status.st_size,
+                    status.st_mtime_ns,
                     status.st_ctime_ns,
                 )
         return found
@@ -330,9 +326,9 @@ class SkillsLoader:
         number, name = place
         root = self._roots[number]
         if not name:
-            return BrokenSkill(root.path.name, root.source, root.path, f"not listed: {stamp.error}")
-        if stamp.error:
-            return BrokenSkill(name, root.source, root.path / name / SKILL_FILE, stamp.error)
+            return BrokenSkill(root.path.name, root.source, root.path, f"not listed: {stamp}")
+        if isinstance(stamp, str):
+            return BrokenSkill(name, root.source, root.path / name / SKILL_FILE, stamp)
         return read_skill(root.source, root.path / name, protected=protected)
 
     def _composed(self) -> SkillsSnapshot:
