@@ -26,7 +26,7 @@ SkillFolders: TypeAlias = Callable[[ToolContext], Sequence[Path]]
 
 _PRIVATE = (
     *("config.json*", "pairing.json*", "state.db*", "audit.jsonl*"),
-    *("cron", "run", "logs", "cache", "media", "spill"),
+    *("cron", "run", "logs", "cache", "media", "spill", "plugins"),
 )
 # Reading /proc/self/environ would give away the daemon's keys, and devices may block or act.
 _NOT_FILES = (Path("/proc"), Path("/dev"))

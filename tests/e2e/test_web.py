@@ -65,9 +65,7 @@ def test_a_page_is_fenced_and_its_turn_untrusted(
     ]
 
 
-def test_this_machine_is_not_fetched_from(
-    nanobot: Nanobot, model: ModelServer, site: str
-) -> None:
+def test_this_machine_is_not_fetched_from(nanobot: Nanobot, model: ModelServer, site: str) -> None:
     nanobot.use_model(model)
     model.script(Reply.tool_calls([("web_fetch", {"url": site})]), Reply.text("I may not."))
 
