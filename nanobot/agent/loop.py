@@ -11,6 +11,7 @@ from loguru import logger
 
 from nanobot.agent.context import ContextBuilder, Sender
 from nanobot.agent.filters import HeaderFilter, without_header
+from nanobot.agent.images import Attached, Pictures, as_shown, has_pictures, without_past_pictures
 from nanobot.agent.skill_commands import SkillCall, instruction_or_text, skill_call
 from nanobot.agent.skills import SkillsSnapshot
 from nanobot.agent.spill import Spill
@@ -26,6 +27,7 @@ from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
     FinishReason,
+    Image,
     LLMResponse,
     ToolCall,
     ToolChoice,
@@ -37,6 +39,7 @@ from nanobot.core.errors import ContextOverflow, RetryLater
 from nanobot.core.events import (
     Emit,
     Event,
+    Notice,
     TextDelta,
     TextDiscarded,
     ToolFinished,
@@ -50,14 +53,23 @@ from nanobot.core.ports import ChosenModel, Clock
 from nanobot.core.tool import Effect, ToolContext
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, Entry, EntryKind
-from nanobot.session.history import fold, open_calls, violations
+from nanobot.session.history import fold, legal_call, open_calls, violations
 from nanobot.session.log import SessionLog
+from nanobot.session.usage import ModelCall
 
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
 """Stands in for an answer that stayed empty; it never enters the history."""
 
 CHARS_PER_TOKEN = 3
 """A cautious guess that errs towards leaving out too much rather than overflowing."""
+
+PICTURE_TOKENS = 1600
+"""What a picture within the limits costs, at most providers."""
+
+BLIND = (
+    "{model} cannot see pictures: it was told of them, but not shown any. Choose one that can with "
+    "/model; if this one can, set providers.NAME.models.MODEL.vision to true."
+)
 
 
 class AgentLoop:
@@ -71,6 +83,7 @@ class AgentLoop:
         context: ContextBuilder,
         tools: ToolRegistry,
         spill: Spill,
+        pictures: Pictures,
         clock: Clock,
         limits: TurnLimits = TurnLimits(),
     ) -> None:
@@ -79,6 +92,7 @@ class AgentLoop:
         self._context = context
         self._tools = tools
         self._spill = spill
+        self._pictures = pictures
         self._clock = clock
         self._limits = limits
 
@@ -98,13 +112,17 @@ class AgentLoop:
         turn = await self._open(
             inbound, emit, skills, instruction_or_text(invoked, inbound.content)
         )
-        if (answer := _already_answered(turn)) is not None:
+        if (answer := _answer_in(turn.entries, inbound)) is not None:
             return turn.settle(answer)
         answer = await self._steps(turn, drain)
         return turn.settle(answer)
 
     async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
-        """Close the log after the user stopped the turn of ``inbound``: open calls get a result."""
+        """Close the log after the user stopped the turn of ``inbound``: open calls get a result.
+
+        What the turn's tools left running has ended by then.
+        """
+        await self._tools.stopped(inbound.id)
         live = await self._sessions.live(inbound.session_key)
         drafts = tuple(
             _tool_draft(inbound, call, render.stopped(), Trust.TRUSTED, ok=False)
@@ -167,10 +185,13 @@ class AgentLoop:
         chosen = self._models.choose(inbound.model or live.settings.model)
         drafts = await self._closed_after_crash(live.entries, inbound)
         seen = {entry.inbound_id for entry in live.entries if entry.kind is EntryKind.USER}
+        history = _folded([*live.entries, *drafts], inbound)
+        is_new = inbound.id not in seen or _is_unasked(history, live.entries, inbound)
+        attached = await self._attached(inbound) if is_new else Attached()
         messages = self._context.build_messages(
-            fold([*live.entries, *drafts], interrupted=render.interrupted()),
-            content,
-            (),
+            history,
+            attached.said_with(content),
+            attached.images,
             inbound.channel,
             inbound.chat_id,
             now=self._clock(),
@@ -178,10 +199,10 @@ class AgentLoop:
             role=inbound.role,
             skills=skills,
         )
-        if inbound.id in seen:
-            messages.pop()
-        else:
+        if is_new:
             drafts.append(_draft(inbound, EntryKind.USER, messages[-1], inbound.trust))
+        else:
+            messages.pop()
         appended = await self._sessions.append(inbound.session_key, drafts)
         turn = _Turn(
             inbound=inbound,
@@ -216,7 +237,7 @@ class AgentLoop:
         return drafts
 
     async def _steps(self, turn: _Turn, drain: Drain) -> str:
-        parts: list[str] = []
+        parts = turn.parts
         asked_again = False
         for _ in range(self._limits.max_iterations):
             await self._absorb(turn, drain())
@@ -228,6 +249,7 @@ class AgentLoop:
                 if turn.chosen.reflect:
                     await self._nudge(turn, render.reflect())
                 continue
+            await self._pay(turn, response)
             if (
                 response.finish_reason is FinishReason.LENGTH
                 and response.content.strip()
@@ -251,7 +273,15 @@ class AgentLoop:
                 continue
             return self._conclude(turn, parts, response)
         await self._nudge(turn, render.limit_reached(self._limits.max_iterations))
-        return self._conclude(turn, parts, await self._ask(turn, ToolChoice.NONE))
+        response = await self._ask(turn, ToolChoice.NONE)
+        await self._pay(turn, response)
+        return self._conclude(turn, parts, response)
+
+    async def _pay(self, turn: _Turn, response: LLMResponse) -> None:
+        """Count what an empty answer used, of which nothing enters the log."""
+        if response.usage is not None and not response.content.strip():
+            call = ModelCall(turn.model, response.provider, response.usage)
+            await self._sessions.spend(turn.inbound.session_key, call)
 
     def _conclude(self, turn: _Turn, parts: list[str], response: LLMResponse) -> str:
         """The answer for the person; the model's last words wait for the settling transaction."""
@@ -274,14 +304,15 @@ class AgentLoop:
         chosen = turn.chosen
         if wrong := violations(turn.messages):
             logger.error("an illegal request was mended: {}", "; ".join(wrong))
-            turn.messages = [
-                turn.messages[0],
-                *fold(turn.entries, interrupted=render.interrupted()),
-            ]
+            turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
+        messages = as_shown(turn.messages, vision=chosen.vision, model=chosen.model)
+        if not chosen.vision and has_pictures(turn.messages) and not turn.told_of_blindness:
+            turn.told_of_blindness = True
+            turn.emit(Notice(BLIND.format(model=chosen.model)))
         try:
             async with asyncio.timeout(self._limits.model_s):
                 response = await chosen.provider.chat(
-                    turn.messages,
+                    messages,
                     self._tools.specs(),
                     model=chosen.model,
                     max_tokens=chosen.max_tokens,
@@ -298,16 +329,9 @@ class AgentLoop:
             turn.usage += response.usage
             turn.emit(UsageReported(response.usage, response.model or chosen.model))
         turn.model = response.model or chosen.model
-        calls = () if choice is ToolChoice.NONE else response.tool_calls
-        return LLMResponse(
-            without_header(response.content),
-            calls,
-            response.finish_reason,
-            response.usage,
-            response.reasoning_content,
-            response.thinking_blocks,
-            response.model,
-        )
+        turn.footnote = response.footnote
+        calls = () if choice is ToolChoice.NONE else tuple(map(legal_call, response.tool_calls))
+        return replace(response, content=without_header(response.content), tool_calls=calls)
 
     async def _record_calls(self, turn: _Turn, response: LLMResponse) -> None:
         """Log the calls before any runs; synced when one of them may change something."""
@@ -399,7 +423,15 @@ class AgentLoop:
             turn.delivered.append(result.output.delivered)
         await self._append(
             turn,
-            _tool_draft(turn.inbound, call, text, result.output.trust, ok=result.ok),
+            _tool_draft(
+                turn.inbound,
+                call,
+                text,
+                result.output.trust,
+                ok=result.ok,
+                images=result.output.images,
+                delivered=result.output.delivered,
+            ),
         )
 
     async def _absorb(self, turn: _Turn, arrivals: Sequence[InboundMessage]) -> None:
@@ -411,9 +443,10 @@ class AgentLoop:
             if inbound.id in turn.seen:
                 continue
             turn.seen.add(inbound.id)
+            attached = await self._attached(inbound)
             message = self._context.user_message(
-                inbound.content,
-                (),
+                attached.said_with(inbound.content),
+                attached.images,
                 inbound.channel,
                 inbound.chat_id,
                 now=self._clock(),
@@ -421,6 +454,10 @@ class AgentLoop:
             )
             drafts.append(_draft(inbound, EntryKind.USER, message, inbound.trust))
         await self._append(turn, *drafts)
+
+    async def _attached(self, inbound: InboundMessage) -> Attached:
+        """The pictures that a message brings, fit to be shown."""
+        return await self._pictures.images_of(inbound.media, inbound.session_key)
 
     async def _nudge(self, turn: _Turn, text: str) -> None:
         await self._append(
@@ -457,10 +494,7 @@ class AgentLoop:
         mark = replace(mark, keeps_from=turn.entries[start].seq)
         appended = await self._sessions.append(turn.inbound.session_key, [mark])
         turn.entries = [*appended, *turn.entries[start:]]
-        turn.messages = [
-            turn.messages[0],
-            *fold(turn.entries, interrupted=render.interrupted()),
-        ]
+        turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
         logger.bind(session=turn.inbound.session_key).info(
             "the context window was full: earlier conversation left out for the model"
         )
@@ -484,17 +518,30 @@ class _Turn:
     tools_used: list[str] = field(default_factory=list)
     usage: Usage = Usage()
     model: str = ""
+    footnote: str = ""
     last_words: Draft | None = None
     delivered: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    told_of_blindness: bool = False
 
     def resume(self, entries: Sequence[Entry]) -> None:
-        """Take up what the turn had done before it was cut off: its taint, what it took in."""
+        """Take up what the turn had done before it was cut off.
+
+        That is its taint, what it took in, what it said to its chat by a tool, and the parts of
+        an answer that the output limit cut.
+        """
         began = False
+        words = ""
         for entry in entries:
             own = entry.inbound_id == self.inbound.id
             began = began or own
             if own:
                 self.trust = self.trust.joined(entry.trust)
+                if entry.delivered:
+                    self.delivered.append(entry.delivered)
+                if words and entry.kind is EntryKind.NUDGE:
+                    self.parts.append(words)
+                words = _last_words(entry)
             elif began and entry.kind is EntryKind.USER:
                 self.consumed.append(entry.inbound_id)
 
@@ -507,21 +554,41 @@ class _Turn:
             tools_used=tuple(self.tools_used),
             usage=self.usage,
             model=self.model,
+            footnote=self.footnote,
         )
 
 
-def _already_answered(turn: _Turn) -> str | None:
-    """The answer that the log already holds for this inbound, or None."""
-    if not turn.entries:
+def _answer_in(entries: Sequence[Entry], inbound: InboundMessage) -> str | None:
+    """The answer to this inbound that a log ends with, or None."""
+    last = entries[-1] if entries else None
+    if last is None or last.inbound_id != inbound.id:
         return None
-    last = turn.entries[-1]
-    if (
-        last.inbound_id == turn.inbound.id
-        and isinstance(last.message, AssistantMessage)
-        and not last.message.tool_calls
-    ):
-        return last.message.content
-    return None
+    return _last_words(last) or None
+
+
+def _folded(entries: Sequence[Draft], inbound: InboundMessage) -> list[ChatMessage]:
+    """The history for the turn of ``inbound``; pictures of former turns are only named."""
+    shown = without_past_pictures(entries, inbound.id)
+    return fold(shown, interrupted=render.interrupted())
+
+
+def _is_unasked(
+    history: Sequence[ChatMessage], entries: Sequence[Entry], inbound: InboundMessage
+) -> bool:
+    """Whether nothing asks the model for anything, so that ``inbound`` has to be said again.
+
+    That is so when the owner has a dead letter tried again, or the log has lost rows.
+    """
+    asks = bool(history) and not isinstance(history[-1], AssistantMessage)
+    return not asks and _answer_in(entries, inbound) is None
+
+
+def _last_words(entry: Entry) -> str:
+    """What an assistant entry says, unless it goes on with calls."""
+    message = entry.message
+    if isinstance(message, AssistantMessage) and not message.tool_calls:
+        return message.content
+    return ""
 
 
 def _words(text: str) -> str:
@@ -555,20 +622,29 @@ def _assistant_draft(turn: _Turn, response: LLMResponse) -> Draft:
         principal=str(turn.inbound.principal),
         trust=turn.trust,
         model=turn.model,
+        provider=response.provider,
         usage=response.usage,
     )
 
 
 def _tool_draft(
-    inbound: InboundMessage, call: ToolCall, text: str, trust: Trust, *, ok: bool
+    inbound: InboundMessage,
+    call: ToolCall,
+    text: str,
+    trust: Trust,
+    *,
+    ok: bool,
+    images: tuple[Image, ...] = (),
+    delivered: str = "",
 ) -> Draft:
     return Draft(
         kind=EntryKind.TOOL,
-        message=ToolMessage(call.id, call.name, text),
+        message=ToolMessage(call.id, call.name, text, images),
         inbound_id=inbound.id,
         principal=str(inbound.principal),
         trust=trust,
         ok=ok,
+        delivered=delivered,
     )
 
 
@@ -596,6 +672,8 @@ def _size(messages: Sequence[ChatMessage]) -> int:
     total = 0
     for message in messages:
         total += len(message.content)
+        if isinstance(message, UserMessage | ToolMessage):
+            total += len(message.images) * PICTURE_TOKENS * CHARS_PER_TOKEN
         if isinstance(message, AssistantMessage):
             total += sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
     return total

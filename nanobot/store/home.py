@@ -74,6 +74,10 @@ class Home:
         return self.root / "cache"
 
     @property
+    def plugins(self) -> Path:
+        return self.root / "plugins"
+
+    @property
     def run(self) -> Path:
         return self.root / "run"
 

@@ -47,6 +47,9 @@ def test_the_prompts_are_as_reviewed() -> None:
         "compacted": render.compacted(),
         "cut_file": render.cut_file(10, 20, Path("/w/AGENTS.md")),
         "spilled": render.spilled(Path("/h/spill/1.txt")),
+        "picture_past": render.picture_past(Path("/h/media/1.png")),
+        "picture_unseen": render.picture_unseen("some-model"),
+        "picture_failed": render.picture_failed("cat.heic", "It is not a picture."),
     }
     sections = {
         "identity, owner": owner,

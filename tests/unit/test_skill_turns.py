@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.skill_commands import RESERVED, listing
 from nanobot.agent.skills import SkillOverride, SkillsLoader
 from nanobot.agent.skills.switches import SkillSwitches
 from nanobot.agent.spill import Spill
+from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.registry import ToolRegistry, default_tools
 from nanobot.agent.turn import Settlement
 from nanobot.core.chat import AssistantMessage, ToolCall, UserMessage
@@ -129,6 +131,8 @@ def made(
         SandboxPolicy(mode=SandboxMode.OFF), environ=dict(os.environ), user_home=tmp_path
     )
     runner = CommandRunner(sandbox)
+    background = BackgroundProcesses(runner)
+    pictures = Pictures(home)
     echo = Echo()
     sessions = SessionLog(database, lambda: NOW)
     model = ScriptedModel()
@@ -136,8 +140,11 @@ def made(
         sessions=sessions,
         models=model,
         context=ContextBuilder(workspace, skills),
-        tools=ToolRegistry((*default_tools(resolver, runner), echo, Browse())),
+        tools=ToolRegistry(
+            (*default_tools(resolver, runner, background, pictures), echo, Browse())
+        ),
         spill=Spill(home, cap=16_000),
+        pictures=pictures,
         clock=lambda: NOW,
     )
     return Bench(loop, model, sessions, skills, switches, echo, workspace / "skills", runner)
