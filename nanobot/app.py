@@ -83,6 +83,7 @@ class App:
             "turns": f"{self.dispatcher.running_turns()} running",
             "messages": f"{counts.inbox + counts.outbox} waiting, "
             f"{counts.dead_inbox + counts.dead_outbox} dead letters",
+            "commands": self.commands.menu(),
         }
         if self.database.trouble:
             facts["store"] = f"waits for the disk: {self.database.trouble}"
