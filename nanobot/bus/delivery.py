@@ -261,8 +261,9 @@ class _Chat:
             raise ChannelRetryLater(
                 f"no answer within {SEND_LIMIT_S:g} s", maybe_sent=True
             ) from error
-        except ChannelRetryLater as error:
-            if not error.maybe_sent and not again:
+        except (ChannelRetryLater, Undeliverable) as error:
+            maybe_sent = isinstance(error, ChannelRetryLater) and error.maybe_sent
+            if not maybe_sent and not again:
                 pieces[number] = Piece(payload, PieceState.QUEUED)
                 await self._note(bus.not_sent(message.id, number))
             raise

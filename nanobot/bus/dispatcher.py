@@ -25,6 +25,7 @@ from nanobot.core.events import Emit, ignore
 from nanobot.core.identity import Origin
 from nanobot.core.messages import AnswerKind, InboundMessage, OutboundMessage
 from nanobot.core.ports import Clock
+from nanobot.session.entries import Draft, EntryKind
 
 MAX_ATTEMPTS = 3
 """Turns begun for one inbound before it is parked with an apology."""
@@ -350,12 +351,29 @@ class Dispatcher:
                 ),
             )
 
-    async def fail(self, inbound: InboundMessage, text: str, error: BaseException) -> None:
+    async def park(self, inbound: InboundMessage, attempts: int, error: BaseException) -> None:
+        """Put an inbound aside that failed too often, out of the model's view as well."""
+        mark = Draft(
+            kind=EntryKind.PARKED,
+            message=None,
+            inbound_id=inbound.id,
+            principal=str(inbound.principal),
+            trust=inbound.trust,
+        )
+        await self.fail(inbound, PARKED.format(attempts=attempts), error, mark)
+
+    async def fail(
+        self, inbound: InboundMessage, text: str, error: BaseException, *entries: Draft
+    ) -> None:
         """Settle an inbound that no turn can answer with a line for its sender."""
-        settlement = Settlement(session=inbound.session_key, consumed=(inbound.id,), answer="")
+        settlement = Settlement(
+            session=inbound.session_key, consumed=(inbound.id,), answer="", entries=entries
+        )
         outbounds: tuple[OutboundMessage, ...] = ()
         if inbound.answer.kind in (AnswerKind.REPLY, AnswerKind.REPLY_UNLESS_SILENT):
-            outbounds = (reply(inbound, text),)
+            # Not the id of an answer: the owner may have it tried again, and then there is one.
+            kind = f"failed-{self.clock().timestamp():.0f}"
+            outbounds = (reply(inbound, text, kind=kind),)
         # What failed at a terminal was said there: there is nothing to retry.
         state = "interrupted" if inbound.answer.kind is AnswerKind.TERMINAL else "dead"
         await self.insist(
@@ -485,8 +503,7 @@ class _Actor:
             if attempts is None:
                 return  # a turn that was cut off had taken it in, and has settled it since
             if attempts > MAX_ATTEMPTS:
-                text = PARKED.format(attempts=MAX_ATTEMPTS)
-                await dispatcher.fail(inbound, text, RuntimeError("it failed too often"))
+                await dispatcher.park(inbound, MAX_ATTEMPTS, RuntimeError("it failed too often"))
                 return
             await self._turn(pending)
 
@@ -589,7 +606,7 @@ class _Actor:
         inbound = pending.message
         attempts = pending.attempts + 1
         if attempts >= MAX_ATTEMPTS or dispatcher.is_watched(inbound.id):
-            await dispatcher.fail(inbound, PARKED.format(attempts=attempts), error)
+            await dispatcher.park(inbound, attempts, error)
             return
         until = dispatcher.clock() + timedelta(seconds=2.0**attempts)
         self.mailbox.appendleft(Pending(inbound, attempts, not_before=until, told=pending.told))

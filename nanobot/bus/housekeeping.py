@@ -14,8 +14,8 @@ from nanobot.core.ports import Clock
 from nanobot.store.database import Database
 from nanobot.store.files import remove_older
 
-LOOK_S = 60.0
-"""Seconds between two looks at the state database."""
+LOOK_S = 5.0
+"""Seconds between two looks at whether the state was rebuilt, which read nothing."""
 CLEAN_S = 6 * 3600.0
 """Seconds between two rounds of cleaning; the first comes with the first look."""
 

@@ -31,6 +31,8 @@ _WINDOWS: tuple[tuple[str, int], ...] = (
     ("llama", 128_000),
 )
 
+_MAKER = re.compile(r"^([a-z-]+\.)?(amazon|anthropic|cohere|deepseek|meta|mistral|openai|qwen)\.")
+
 # Models without a reasoning mode of their own, by the beginning of their names.
 _REASONLESS = re.compile(
     r"gpt-[34]|chatgpt-4o"
@@ -72,16 +74,20 @@ def reasons(model: str, override: ModelOverride | None = None) -> bool | None:
     """Whether a model has a reasoning mode of its own; None where nobody knows."""
     if override is not None and override.reasoning is not None:
         return override.reasoning
-    name = model.lower().rsplit("/", 1)[-1].removeprefix("anthropic.")
-    return False if _REASONLESS.match(name) else None
+    return False if _REASONLESS.match(_bare(model)) else None
 
 
 def sees(model: str, override: ModelOverride | None = None) -> bool:
     """Whether a model can be shown pictures; of one that nobody knows it is not assumed."""
     if override is not None and override.vision is not None:
         return override.vision
-    name = model.lower().rsplit("/", 1)[-1].removeprefix("anthropic.")
+    name = _bare(model)
     return bool(_SEEING.match(name) or _VISUAL.search(name))
+
+
+def _bare(model: str) -> str:
+    """A model's name without gateway, region and maker (``eu.anthropic.claude-…`` on Bedrock)."""
+    return _MAKER.sub("", model.lower().rsplit("/", 1)[-1])
 
 
 def mentions(model: str, keyword: str) -> bool:

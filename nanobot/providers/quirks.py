@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nanobot.providers.known_models import sees
+
 if TYPE_CHECKING:
     from nanobot.config.schema import ModelOverride
 
@@ -113,6 +115,7 @@ def quirks_at(
         elif provider == "mistral":
             quirks = replace(quirks, short_call_ids=True)
         override = overrides.get(model)
+        quirks = replace(quirks, sees=sees(model, override))
         return quirks if override is None else overridden(quirks, override)
 
     return quirks
@@ -128,8 +131,6 @@ def overridden(quirks: Quirks, override: ModelOverride) -> Quirks:
         changes["takes_temperature"] = False
     elif override.temperature is not None:
         changes |= {"takes_temperature": True, "temperature": override.temperature}
-    if override.vision is not None:
-        changes["sees"] = override.vision
     if override.reasoning is not None:
         changes["takes_effort"] = override.reasoning
     return replace(quirks, **changes)
@@ -144,5 +145,7 @@ def _behind_litellm(quirks: Quirks, model: str, *, is_claude: bool) -> Quirks:
             reasoning_back=ReasoningBack.BLOCKS,
             cache_roles=frozenset({"system", "user", "tool"}),
         )
-    can_be_calmed = re.search(r"gemini-(2\.5-flash|[3-9])", model)
-    return replace(quirks, long_call_ids=True, effort_off="none" if can_be_calmed else None)
+    if "gemini" in model:
+        can_be_calmed = re.search(r"gemini-(2\.5-flash|[3-9])", model)
+        return replace(quirks, long_call_ids=True, effort_off="none" if can_be_calmed else None)
+    return quirks

@@ -28,7 +28,8 @@ class EntryKind(StrEnum):
     framework wrote (continue, say where things stand, assess). ``assistant``, ``tool``: the
     model's words and calls, a call's result. ``compacted``: from here on the model's view begins
     at the entry ``keeps_from``, with this entry's message in place of all before it. ``reset``: a
-    new conversation begins.
+    new conversation begins. ``parked``: the message that ``inbound_id`` names failed too often,
+    and what its turn wrote is out of the model's view: it could make the next turns fail, too.
     """
 
     USER = "user"
@@ -37,6 +38,7 @@ class EntryKind(StrEnum):
     TOOL = "tool"
     COMPACTED = "compacted"
     RESET = "reset"
+    PARKED = "parked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,7 @@ def _message(kind: EntryKind, record: Mapping[str, Any]) -> ChatMessage | None:
                 _text(record.get("content", "")),
                 images,
             )
-        case EntryKind.RESET:
+        case EntryKind.RESET | EntryKind.PARKED:
             return None
         case _:
             return UserMessage(_text(record.get("content", "")), images)

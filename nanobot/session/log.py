@@ -184,7 +184,10 @@ def _live(connection: sqlite3.Connection, key: str) -> LiveSession:
 
 
 def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The entries with the newest compaction's mark in front, where it stands for the past."""
+    """What the model sees: without what is parked, and the newest compaction's mark in front."""
+    parked = {entry.inbound_id: entry.seq for entry in entries if entry.kind is EntryKind.PARKED}
+    if parked:
+        entries = tuple(e for e in entries if e.seq > parked.get(e.inbound_id, 0))
     marks = [entry for entry in entries if entry.kind is EntryKind.COMPACTED]
     rest = (entry for entry in entries if entry.kind is not EntryKind.COMPACTED)
     return (*marks[-1:], *rest)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nanobot.config.schema import ModelOverride
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -43,6 +44,7 @@ from nanobot.core.ports import LLMProvider
 from nanobot.providers.litellm_chat import LiteLLMChat
 from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.openai_chat import OpenAIChat
+from nanobot.providers.quirks import quirks_at
 from tests.fakes.asked import Asked, asked
 from tests.fakes.model_server import (
     Ending,
@@ -92,6 +94,7 @@ def openai_chat(
 
 
 PACKAGE = LiteLLM()
+SEEING = quirks_at("fake", through_litellm=True, overrides={MODEL: ModelOverride(vision=True)})
 
 
 def litellm_anthropic(
@@ -102,6 +105,7 @@ def litellm_anthropic(
         package=PACKAGE,
         prefix="anthropic",
         base_url=url,
+        quirks=SEEING,
         api_key=api_key,
         idle_timeout_s=idle_timeout_s,
         total_timeout_s=total_timeout_s,
@@ -116,6 +120,7 @@ def litellm_openai(
         package=PACKAGE,
         prefix="hosted_vllm",
         base_url=url,
+        quirks=SEEING,
         api_key=api_key,
         idle_timeout_s=idle_timeout_s,
         total_timeout_s=total_timeout_s,

@@ -154,6 +154,8 @@ def _in_send(world: World, chance: random.Random, when: str) -> None:
 
 def _at_call(world: World, chance: random.Random, call: str, number: int, name: str) -> None:
     world.stop()
+    for _ in range(chance.choice((0, 0, 3))):  # now and then it finds work waiting
+        world.send(chance.choice(QUICK), chance.choice(CHATS))
     if _traced(world, call, number, polling=True):
         deadline = time.monotonic() + PATIENCE_S
         while not world.is_dead() and time.monotonic() < deadline:

@@ -141,7 +141,7 @@ class World:
     def kill(self, point: str) -> None:
         """SIGKILL, now."""
         assert self._process is not None, "there is nothing to kill"
-        self._kill()
+        self._signal(signal.SIGKILL)
         self.died(point)
 
     def died(self, point: str, timeout: float = PATIENCE_S) -> None:
@@ -167,7 +167,7 @@ class World:
         """SIGTERM; the gateway leaves with 0."""
         if self._process is None:
             return
-        self._process.terminate()
+        self._signal(signal.SIGTERM)
         code = self._process.wait(PATIENCE_S)
         self._process = None
         if code != 0:
@@ -176,7 +176,7 @@ class World:
     def abandon(self) -> None:
         """End whatever runs, without a look at it."""
         if self._process is not None:
-            self._kill()
+            self._signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
 
@@ -377,15 +377,15 @@ class World:
             with closing(sqlite3.connect(Path(folder) / "state.db")) as state:
                 yield state
 
-    def _kill(self) -> None:
-        """Kill the gateway itself: a tracer killed in its stead would let it run on."""
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the gateway itself: a tracer killed in its stead would let it run on."""
         assert self._process is not None
         pid = self._process.pid
         with suppress(ProcessLookupError, IndexError, FileNotFoundError):  # it died meanwhile
             if self._is_traced:
                 children = Path(f"/proc/{pid}/task/{pid}/children")
                 pid = int(children.read_text().split()[0])
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
     def _note_window(self) -> None:
         """Remember which texts were being sent when the gateway died."""

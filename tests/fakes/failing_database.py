@@ -33,6 +33,7 @@ class FailingDatabase(Database):
     ) -> T:
         """Write, or raise StoreUnavailable."""
         self.writes += 1
+        await asyncio.sleep(0)  # as a real write, it lets others run
         if self.full or self.writes in self.fail_at:
             self.failures += 1
             async with self._failed:

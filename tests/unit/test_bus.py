@@ -1,4 +1,4 @@
-"""The bus: what it holds back, what counts as one message, what becomes of dead letters."""
+"""The bus: what it holds back, what it takes for a double, and what becomes of dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.turn import Settlement
-from nanobot.bus.bus import KEPT_ROWS, MessageBus, Pending, Poison, Undelivered
+from nanobot.bus.bus import KEPT_ROWS, MessageBus, Pending, Poison, Undelivered, post_in
 from nanobot.bus.letters import handle_letters
 from nanobot.core.messages import InboundMessage, OutboundMessage
 from nanobot.store.database import Database
@@ -38,6 +38,11 @@ class Bench:
     now: list[datetime]
     arrived: list[Pending] = field(default_factory=list)
     queued: list[Undelivered] = field(default_factory=list)
+
+    async def store(self, *messages: InboundMessage) -> None:
+        """Put many messages into the inbox at once."""
+        stamp = self.now[0].timestamp()
+        await self.database.write(lambda connection: post_in(connection, messages, stamp))
 
     async def states(self, box: str = "inbox") -> dict[str, str]:
         return await self.database.read(
@@ -214,8 +219,7 @@ async def test_a_request_about_letters_that_is_none_is_refused(bench: Bench) -> 
 
 async def test_a_purge_takes_what_is_settled_and_old_and_nothing_else(bench: Bench) -> None:
     old = [inbound(f"old-{number}") for number in range(KEPT_ROWS + 700)]
-    for message in (*old, inbound("dead"), inbound("waits")):
-        await bench.bus.post(message)
+    await bench.store(*old, inbound("dead"), inbound("waits"))
     await bench.bus.settle(settled(*(message.id for message in old)))
     await bench.bus.settle(settled("dead"), state="dead", error="failed")
     await bench.bus.queue(outbound("x"))
@@ -234,8 +238,7 @@ async def test_a_purge_takes_what_is_settled_and_old_and_nothing_else(bench: Ben
 
 async def test_a_purge_never_takes_what_prevents_doubles(bench: Bench) -> None:
     names = [f"n-{number}" for number in range(KEPT_ROWS + 5)]
-    for name in names:
-        await bench.bus.post(inbound(name))
+    await bench.store(*map(inbound, names))
     await bench.bus.settle(settled(*names))
     bench.now[0] += timedelta(hours=47)
 

@@ -21,7 +21,7 @@ from nanobot.core.chat import (
 from nanobot.providers.cache_marks import marked
 from nanobot.providers.easing import Options
 from nanobot.providers.known_models import context_window, reasons
-from nanobot.providers.quirks import Quirks, ReasoningBack, overridden, quirks_at, quirks_of
+from nanobot.providers.quirks import Quirks, ReasoningBack, overridden, quirks_at
 from nanobot.providers.thinking_blocks import ThinkingBlocks, may_think
 from nanobot.providers.wire import wire_messages
 
@@ -32,7 +32,7 @@ MARK = {"type": "ephemeral"}
     ("provider", "through_litellm", "model", "quirks"),
     [
         ("openai", False, "gpt-4o", Quirks()),
-        ("mistral", False, "mistral-large", Quirks(short_call_ids=True)),
+        ("mistral", False, "mistral-large", Quirks(short_call_ids=True, sees=False)),
         (
             "openrouter",
             False,
@@ -71,7 +71,7 @@ MARK = {"type": "ephemeral"}
         ),
         ("gemini", True, "gemini-2.5-flash", Quirks(long_call_ids=True, effort_off="none")),
         ("gemini", True, "gemini-2.5-pro", Quirks(long_call_ids=True)),
-        ("custom", True, "cohere/command-r", Quirks(long_call_ids=True)),
+        ("custom", True, "cohere/command-r", Quirks(sees=False)),
     ],
 )
 def test_each_endpoint_has_its_departures(
@@ -85,7 +85,7 @@ def test_what_is_configured_comes_last() -> None:
         max_tokens_field="max_tokens", temperature=1, vision=False, reasoning=False
     )
 
-    quirks = overridden(quirks_of("gpt-5"), override)
+    quirks = quirks_at("openai", through_litellm=False, overrides={"gpt-5": override})("gpt-5")
 
     assert quirks == Quirks(
         takes_max_completion_tokens=False,
@@ -128,7 +128,8 @@ def test_windows_are_configured_known_or_cautious() -> None:
     "model",
     ["gpt-4o-mini", "gpt-4.1", "openai/gpt-4o", "claude-3-5-haiku-latest", "gemini-2.0-flash",
      "meta-llama/llama-3.3-70b-instruct", "qwen2.5:7b", "mistral-large-latest", "kimi-k2-0905",
-     "glm-4-plus", "deepseek-coder", "anthropic.claude-3-haiku-v1:0"],
+     "glm-4-plus", "deepseek-coder", "anthropic.claude-3-haiku-v1:0",
+     "bedrock/eu.anthropic.claude-3-5-sonnet-v2:0"],
 )  # fmt: skip
 def test_models_without_reasoning_are_known(model: str) -> None:
     assert reasons(model) is False
