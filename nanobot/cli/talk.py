@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ from nanobot.core.events import Event
 from nanobot.store.home import Home
 
 CONNECT_S = 5.0
+FACTS_S = 15.0
+"""Seconds within which the holder of the home says how it is: it need not wait for anything."""
 
 
 class Talk(Protocol):
@@ -67,15 +70,7 @@ class SocketTalk:
 
     def ask(self, question: Question, show: Callable[[Event], None]) -> Reply:
         """Ask and wait; see ``Talk.ask``."""
-        self._send(
-            "ask",
-            {
-                "text": question.text,
-                "session": question.session,
-                "model": question.model,
-                "attended": question.attended,
-            },
-        )
+        self._send("ask", asdict(question))
         try:
             return self._outcome(show)
         except KeyboardInterrupt:
@@ -84,7 +79,8 @@ class SocketTalk:
             raise
 
     def status(self) -> dict[str, Any]:
-        """What the holder of the home says of itself."""
+        """What the holder of the home says of itself; raises GatewayError when it does not."""
+        self._connection.settimeout(FACTS_S)
         self._send("status", True)
         name, content = self._receive()
         if name != "status" or not isinstance(content, dict):
@@ -93,6 +89,7 @@ class SocketTalk:
 
     def letters(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the holder of the home answers to a request about dead letters."""
+        self._connection.settimeout(FACTS_S)
         self._send("letters", request)
         name, content = self._receive()
         if name != "letters" or not isinstance(content, dict):
