@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from loguru import logger
 
 from nanobot.agent.commands import CommandTable
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.loop import AgentLoop
+from nanobot.agent.loop import AgentLoop, Profile
 from nanobot.agent.skills import SkillOverride, SkillsLoader
 from nanobot.agent.spill import Spill
 from nanobot.agent.standard_commands import standard_commands
@@ -30,6 +30,11 @@ from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
 from nanobot.core.ports import Channel, Clock
+from nanobot.cron.commands import cron_command
+from nanobot.cron.jobs import JobFile
+from nanobot.cron.service import CronService
+from nanobot.cron.tool import Cron
+from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
 from nanobot.providers import registry
 from nanobot.providers.models import Models
 from nanobot.providers.tls import TLS
@@ -38,7 +43,7 @@ from nanobot.safety.gate import Gate
 from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
-from nanobot.session.log import SessionLog
+from nanobot.session.log import SessionLog, free_for_next
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.store.shipped import workspace_templates_dir
@@ -61,6 +66,8 @@ class App:
     sessions: SessionLog
     models: Models
     commands: CommandTable
+    cron: CronService
+    heartbeat: HeartbeatService
     tls: TLS
     clock: Clock
 
@@ -116,14 +123,36 @@ async def open_app(
         )
         runner = CommandRunner(_sandbox(config, environ))
         redactor = Redactor([*all_secrets(config), *registry.keys_in(environ)])
+        cron = CronService(JobFile(home.cron_jobs), database, bus, clock)
+        heartbeat = HeartbeatService(
+            config.gateway.heartbeat,
+            workspace / "HEARTBEAT.md",
+            bus,
+            clock,
+            lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
+        )
         tools = ToolRegistry(
             (
                 *default_tools(resolver, runner, exec_timeout=config.tools.exec.timeout),
                 Message(bus, enabled_channels(config)),
+                Cron(cron),
             ),
             mask=redactor.mask,
         )
+        unattended = tools.without("cron")
         loop = AgentLoop(
+            profiles={
+                "job": Profile(
+                    ContextBuilder(workspace, skills, tools=unattended.names, profile="job"),
+                    unattended,
+                    defaults.max_tool_iterations,
+                ),
+                "heartbeat": Profile(
+                    ContextBuilder(workspace, skills, tools=unattended.names, profile="heartbeat"),
+                    unattended,
+                    defaults.max_tool_iterations,
+                ),
+            },
             sessions=sessions,
             models=models,
             context=ContextBuilder(workspace, skills, tools=tools.names),
@@ -136,7 +165,11 @@ async def open_app(
             ),
         )
         commands = standard_commands(
-            sessions=sessions, models=models, turns=lambda: dispatcher, clock=clock
+            sessions=sessions,
+            models=models,
+            turns=lambda: dispatcher,
+            clock=clock,
+            more=(cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),),
         )
         dispatcher = Dispatcher(
             bus,
@@ -146,7 +179,20 @@ async def open_app(
             slots=defaults.max_concurrent_turns,
             queue=QueueMode(defaults.queue),
         )
-        app = App(home, config, database, bus, dispatcher, sessions, models, commands, tls, clock)
+        app = App(
+            home,
+            config,
+            database,
+            bus,
+            dispatcher,
+            sessions,
+            models,
+            commands,
+            cron,
+            heartbeat,
+            tls,
+            clock,
+        )
         try:
             yield app
         finally:
@@ -177,6 +223,8 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
     await app.dispatcher.recover()
     await console.start()
     intakes = {asyncio.create_task(_supervised(channel, app)) for channel in channels.values()}
+    intakes.add(asyncio.create_task(_service("cron", app.cron.run)))
+    intakes.add(asyncio.create_task(_service("heartbeat", app.heartbeat.run)))
     try:
         starting = asyncio.create_task(_announce(channels, ready))
         await stop.wait()
@@ -234,6 +282,16 @@ async def _supervised(channel: Channel, app: App) -> None:
             await channel.run()
         except Exception:
             logger.bind(channel=channel.name).exception("a channel's intake failed")
+        await asyncio.sleep(RESTART_S)
+
+
+async def _service(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Keep a service running; one that fails is started again, never silently gone."""
+    while True:
+        try:
+            await run()
+        except Exception:
+            logger.exception("the {} service failed", name)
         await asyncio.sleep(RESTART_S)
 
 

@@ -58,6 +58,15 @@ CHARS_PER_TOKEN = 3
 """A cautious guess that errs towards leaving out too much rather than overflowing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How a kind of turn runs: what it is told, its tools and its number of steps."""
+
+    context: ContextBuilder
+    tools: ToolRegistry
+    max_iterations: int
+
+
 class AgentLoop:
     """Runs turns; it keeps nothing of a turn once that is over."""
 
@@ -71,11 +80,13 @@ class AgentLoop:
         spill: Spill,
         clock: Clock,
         limits: TurnLimits = TurnLimits(),
+        profiles: Mapping[str, Profile] = {},
     ) -> None:
+        """``profiles`` are those of turns other than a chat's, by name."""
         self._sessions = sessions
         self._models = models
-        self._context = context
-        self._tools = tools
+        self._chat = Profile(context, tools, limits.max_iterations)
+        self._profiles = profiles
         self._spill = spill
         self._clock = clock
         self._limits = limits
@@ -110,12 +121,13 @@ class AgentLoop:
         )
 
     async def _open(self, inbound: InboundMessage, emit: Emit) -> _Turn:
+        profile = self._profiles.get(inbound.profile, self._chat)
         live = await self._sessions.live(inbound.session_key)
         chosen = self._models.choose(inbound.model or live.settings.model)
-        drafts = await self._closed_after_crash(live.entries, inbound)
-        skills = self._context.skills_of(inbound.session_key)
+        drafts = await self._closed_after_crash(live.entries, inbound, profile.tools)
+        skills = profile.context.skills_of(inbound.session_key)
         seen = {entry.inbound_id for entry in live.entries if entry.kind is EntryKind.USER}
-        messages = self._context.build_messages(
+        messages = profile.context.build_messages(
             fold([*live.entries, *drafts], interrupted=render.interrupted()),
             inbound.content,
             (),
@@ -133,6 +145,7 @@ class AgentLoop:
         appended = await self._sessions.append(inbound.session_key, drafts)
         turn = _Turn(
             inbound=inbound,
+            profile=profile,
             chosen=chosen,
             effort=live.settings.reasoning_effort,
             emit=emit,
@@ -150,7 +163,7 @@ class AgentLoop:
         return turn
 
     async def _closed_after_crash(
-        self, entries: Sequence[Entry], inbound: InboundMessage
+        self, entries: Sequence[Entry], inbound: InboundMessage, tools: ToolRegistry
     ) -> list[Draft]:
         """Results for the calls that were open when a process died; none of them runs again."""
         drafts = []
@@ -158,7 +171,7 @@ class AgentLoop:
             asked_by = next(
                 entry.inbound_id for entry in reversed(entries) if entry.kind is EntryKind.ASSISTANT
             )
-            known = await self._tools.aftermath(call, asked_by)
+            known = await tools.aftermath(call, asked_by)
             text = render.interrupted() if known is None else known
             drafts.append(_tool_draft(inbound, call, text, Trust.TRUSTED, ok=known is not None))
         return drafts
@@ -166,7 +179,7 @@ class AgentLoop:
     async def _steps(self, turn: _Turn, drain: Drain) -> str:
         parts: list[str] = []
         asked_again = False
-        for _ in range(self._limits.max_iterations):
+        for _ in range(turn.profile.max_iterations):
             await self._absorb(turn, drain())
             response = await self._ask(turn, ToolChoice.AUTO)
             if response.tool_calls:
@@ -198,7 +211,7 @@ class AgentLoop:
                 await self._nudge(turn, render.ask_again())
                 continue
             return self._conclude(turn, parts, response)
-        await self._nudge(turn, render.limit_reached(self._limits.max_iterations))
+        await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
         return self._conclude(turn, parts, await self._ask(turn, ToolChoice.NONE))
 
     def _conclude(self, turn: _Turn, parts: list[str], response: LLMResponse) -> str:
@@ -230,7 +243,7 @@ class AgentLoop:
             async with asyncio.timeout(self._limits.model_s):
                 response = await chosen.provider.chat(
                     turn.messages,
-                    self._tools.specs(),
+                    turn.profile.tools.specs(),
                     model=chosen.model,
                     max_tokens=chosen.max_tokens,
                     temperature=chosen.temperature,
@@ -260,13 +273,13 @@ class AgentLoop:
     async def _record_calls(self, turn: _Turn, response: LLMResponse) -> None:
         """Log the calls before any runs; synced when one of them may change something."""
         writes = any(
-            self._tools.effect_of(call.name) is Effect.WRITE for call in response.tool_calls
+            turn.profile.tools.effect_of(call.name) is Effect.WRITE for call in response.tool_calls
         )
         await self._append(turn, _assistant_draft(turn, response), durable=writes)
 
     async def _run_calls(self, turn: _Turn, calls: Sequence[ToolCall], drain: Drain) -> None:
         """Run the calls of one step: reads side by side, the rest in order."""
-        groups = self._grouped(calls)
+        groups = _grouped(calls, turn.profile.tools)
         for place, group in enumerate(groups):
             arrivals = drain() if place else ()
             if arrivals:
@@ -289,18 +302,6 @@ class AgentLoop:
             for call, result in zip(group, results, strict=True):
                 await self._record_result(turn, call, result)
 
-    def _grouped(self, calls: Sequence[ToolCall]) -> list[list[ToolCall]]:
-        groups: list[list[ToolCall]] = []
-        reading = False
-        for call in calls:
-            reads = self._tools.effect_of(call.name) is Effect.READ
-            if reads and reading:
-                groups[-1].append(call)
-            else:
-                groups.append([call])
-            reading = reads
-        return groups
-
     async def _run_call(self, turn: _Turn, call: ToolCall) -> ToolResult:
         inbound = turn.inbound
         context = ToolContext(
@@ -316,13 +317,13 @@ class AgentLoop:
             origin=inbound.origin,
             profile=inbound.profile,
             attended=inbound.attended,
-            workspace=self._context.workspace,
+            workspace=turn.profile.context.workspace,
             environment=turn.environment,
             emit=turn.emit,
         )
-        turn.emit(ToolStarted(call.id, call.name, self._tools.summary(call)))
+        turn.emit(ToolStarted(call.id, call.name, turn.profile.tools.summary(call)))
         started = time.monotonic()
-        result = await self._tools.execute(call, context)
+        result = await turn.profile.tools.execute(call, context)
         seconds = time.monotonic() - started
         turn.emit(ToolFinished(call.id, call.name, result.ok, seconds))
         logger.bind(session=inbound.session_key, inbound=inbound.id).info(
@@ -350,7 +351,7 @@ class AgentLoop:
             if inbound.id in turn.seen:
                 continue
             turn.seen.add(inbound.id)
-            message = self._context.user_message(
+            message = turn.profile.context.user_message(
                 inbound.content,
                 (),
                 inbound.channel,
@@ -411,6 +412,7 @@ class _Turn:
     """The state of one running turn; ``run_turn``'s task is its only owner."""
 
     inbound: InboundMessage
+    profile: Profile
     chosen: ChosenModel
     effort: str | None
     emit: Emit
@@ -461,6 +463,19 @@ def _already_answered(turn: _Turn) -> str | None:
     ):
         return last.message.content
     return None
+
+
+def _grouped(calls: Sequence[ToolCall], tools: ToolRegistry) -> list[list[ToolCall]]:
+    groups: list[list[ToolCall]] = []
+    reading = False
+    for call in calls:
+        reads = tools.effect_of(call.name) is Effect.READ
+        if reads and reading:
+            groups[-1].append(call)
+        else:
+            groups.append([call])
+        reading = reads
+    return groups
 
 
 def _words(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -40,8 +40,12 @@ def standard_commands(
     models: ModelSource,
     turns: Callable[[], TurnControl],
     clock: Clock,
+    more: Sequence[Command] = (),
 ) -> CommandTable:
-    """The table of commands. ``turns`` is asked when a command runs: the dispatcher needs it."""
+    """The table of commands, with ``more`` of other parts.
+
+    ``turns`` is asked when a command runs: the dispatcher needs the table.
+    """
 
     async def start(invocation: Invocation) -> str:
         return GREETING
@@ -96,6 +100,7 @@ def standard_commands(
             Command("new", "begin a new conversation", new),
             Command("stop", "stop what is running here", stop, control=True),
             Command("status", "model, session and what is running", status, control=True),
+            *more,
         )
     )
     return table

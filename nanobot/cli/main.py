@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 from nanobot.cli.agent_cmd import agent
 from nanobot.cli.config_cmd import config_app
 from nanobot.cli.context import CliContext
+from nanobot.cli.cron_cmd import cron_app
 from nanobot.cli.exits import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
@@ -36,6 +37,7 @@ app.command()(agent)
 app.command()(gateway)
 app.command()(status)
 app.add_typer(config_app, name="config")
+app.add_typer(cron_app, name="cron")
 
 
 def _version(value: bool) -> None:
