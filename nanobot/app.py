@@ -20,6 +20,7 @@ from nanobot.agent.spill import Spill
 from nanobot.agent.standard_commands import standard_commands
 from nanobot.agent.tools.message import Message
 from nanobot.agent.tools.registry import ToolRegistry, default_tools
+from nanobot.agent.tools.web import web_tools
 from nanobot.agent.turn import TurnLimits
 from nanobot.agent.workspace import seed
 from nanobot.bus.bus import MessageBus
@@ -134,6 +135,12 @@ async def open_app(
         tools = ToolRegistry(
             (
                 *default_tools(resolver, runner, exec_timeout=config.tools.exec.timeout),
+                *web_tools(
+                    brave_key=config.tools.web.search.api_key.get_secret_value(),
+                    max_results=config.tools.web.search.max_results,
+                    allow_cidrs=config.tools.web.allow_cidrs,
+                    tls=tls,
+                ),
                 Message(bus, enabled_channels(config)),
                 Cron(cron),
             ),

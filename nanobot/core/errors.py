@@ -19,6 +19,8 @@ NanobotError
 └── GatewayError           the process that holds the home cannot be used by this one
 """
 
+from nanobot.core.identity import Trust
+
 
 class NanobotError(Exception):
     """Base of everything nanobot raises on purpose; ``str(error)`` is one readable line."""
@@ -80,7 +82,12 @@ class Undeliverable(ChannelError):
 
 
 class ToolError(NanobotError):
-    """A tool could not do what was asked; the model reads the text, so it says how to mend it."""
+    """A tool could not do what was asked; the model reads the text, so it says how to mend it.
+
+    ``trust`` is untrusted where the text holds words from outside.
+    """
+
+    trust: Trust = Trust.TRUSTED
 
 
 class StoreError(NanobotError):

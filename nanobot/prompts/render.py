@@ -120,6 +120,21 @@ def spilled(path: Path) -> str:
     return _note("spilled", path)
 
 
+def picture_past(path: Path) -> str:
+    """Stands for a picture that was shown before, in another turn or with too many others."""
+    return _note("picture_past", path)
+
+
+def picture_unseen(model: str) -> str:
+    """Stands for a picture that the model cannot be shown."""
+    return _note("picture_unseen", model)
+
+
+def picture_failed(name: str, reason: str) -> str:
+    """Stands for a picture that somebody sent and that cannot be shown to any model."""
+    return _note("picture_failed", _attribute(name), reason)
+
+
 def _attribute(text: str) -> str:
     """Text that cannot end the attribute it stands in, whatever a stranger calls themselves."""
     return one_line(text, 80).translate({34: "'", 38: "+", 60: "(", 62: ")"})

@@ -28,10 +28,10 @@ HtmlElement: TypeAlias = Any
 
 _MAX_MEMORY = 1024**3
 _MAX_CPU_S = 60
-_STEP_S = 5.0
 # Markdown is made by recursion, three calls a level.
 _MAX_DEPTH = 120
-_MIN_SHARE = 0.3
+_MIN_SHARE = 0.4
+_MIN_HELD = 0.9
 _MIN_BLOCK = 60
 _MAX_BLOCKS = 300
 
@@ -51,23 +51,19 @@ _BLOCKS = frozenset(
 _LINES = frozenset({"dd", "div", "dt", "figcaption", "li", "summary", "tr"})
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _LANGUAGE = re.compile(r"\b(?:language|lang|highlight-source)-([A-Za-z0-9_+#-]{1,20})")
-# Nobody sees these, but a model reads them: tag characters, zero width, marks of direction.
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
-    "\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
 _SPACE = re.compile(r"[ \t\r\n\f\v\xa0]+")
 
 
 class Request(TypedDict):
     """What to read: ``kind`` is markdown, text (of a page) or pdf; ``url`` is the page's own.
 
-    ``limit`` is the number of characters wanted.
+    ``limit`` is the number of characters wanted, ``step`` the seconds a step may take.
     """
 
     kind: str
     url: str
     limit: int
+    step: float
 
 
 class Result(TypedDict):
@@ -88,7 +84,7 @@ class TooSlow(BaseException):
 
 
 class Unreadable(Exception):
-    """There is no text to be had, for the reason given."""
+    """There is no text to be had, for the reason given: never in a document's own words."""
 
 
 def read(request: Request, data: bytes) -> Result:
@@ -96,15 +92,18 @@ def read(request: Request, data: bytes) -> Result:
     result = Result(title="", text="", total=0, note="", error="")
     try:
         if request["kind"] == "pdf":
-            title, text, note = read_pdf(data, request["limit"])
+            title, text, note = read_pdf(data, request["limit"], seconds=3 * request["step"])
         else:
             title, text, note = read_page(
-                data, request["url"], as_markdown=request["kind"] == "markdown"
+                data,
+                request["url"],
+                as_markdown=request["kind"] == "markdown",
+                step=request["step"],
             )
     except Unreadable as error:
         result["error"] = str(error)
     except Exception as error:  # the process's supervision point: parsers raise what they like
-        result["error"] = f"it cannot be parsed ({type(error).__name__})"
+        result["error"] = f"The document cannot be parsed ({type(error).__name__})."
     else:
         text = tidied(text)
         result["title"] = " ".join(tidied(title).split())[:300]
@@ -113,10 +112,9 @@ def read(request: Request, data: bytes) -> Result:
 
 
 def tidied(text: str) -> str:
-    """``text`` without what cannot be seen, without space at the ends and in heaps."""
-    text = _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\xa0", " "))
+    """``text`` without space at the ends of lines and without heaps of empty ones."""
     lines: list[str] = []
-    for line in text.split("\n"):
+    for line in text.replace("\xa0", " ").splitlines():
         line = line.rstrip()
         if line or (lines and lines[-1]):
             lines.append(line)
@@ -142,7 +140,7 @@ def limited(seconds: float) -> Iterator[None]:
 # -- pages --------------------------------------------------------------------------------------
 
 
-def read_page(data: bytes, url: str, *, as_markdown: bool) -> tuple[str, str, str]:
+def read_page(data: bytes, url: str, *, as_markdown: bool, step: float) -> tuple[str, str, str]:
     """(title, text, note) of an HTML page: its article, or its whole body where it has none."""
     parser = html.HTMLParser(
         encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True
@@ -158,11 +156,11 @@ def read_page(data: bytes, url: str, *, as_markdown: bool) -> tuple[str, str, st
     _clean(body, url)
     if not _words(body):
         return title, _stripped(data), ""
-    article = _article(body, title)
+    article = _article(body, title, step)
     if not as_markdown:
         return title, plain(article), ""
     try:
-        with limited(_STEP_S):
+        with limited(step):
             return title, _markdown(article), ""
     except (TooSlow, RecursionError):
         return title, plain(article), "too large to be formatted: plain text"
@@ -212,8 +210,12 @@ def _flatten(body: HtmlElement) -> None:
         element.text = text
 
 
-def _article(body: HtmlElement, title: str) -> HtmlElement:
-    """The part of a page that is its content, with tables and lists the search for it lost."""
+def _article(body: HtmlElement, title: str, step: float) -> HtmlElement:
+    """The part of a page that is its content.
+
+    Readability says which text that is, but drops lists and tables of it; so the element which
+    holds that text is taken as it is, and what else looks like content is added.
+    """
     content = copy.deepcopy(body)
     for element in list(content.iter("nav", "footer", "aside")):
         if next(element.iterancestors("article", "main"), None) is None:
@@ -222,14 +224,15 @@ def _article(body: HtmlElement, title: str) -> HtmlElement:
     if len(visible) < _MIN_BLOCK:
         return body
     try:
-        with limited(_STEP_S):
-            article = _readable(content, title)
-            if article is None or len(_words(article)) < _MIN_SHARE * len(visible):
+        with limited(step):
+            found = _readable(content, title)
+            if found is None or len(_words(found)) < _MIN_SHARE * len(visible):
                 return content
-            lost = _lost(content, _words(article))
+            article = _place_of(found, content)
+            others = _others(content, article)
     except TooSlow:
         return body
-    article.extend(lost)
+    article.extend(others)
     return article
 
 
@@ -251,14 +254,31 @@ def _readable(content: HtmlElement, title: str) -> HtmlElement | None:
         return None
 
 
-def _lost(content: HtmlElement, present: str) -> list[HtmlElement]:
-    """The tables, lists and blocks of code that an article has not kept, menus aside."""
+def _place_of(found: HtmlElement, content: HtmlElement) -> HtmlElement:
+    """The smallest element that holds nearly all of the text that was found."""
+    paragraphs = [_words(part) for part in _outermost(found, ("p", "li", "td", "pre"))]
+    wanted = _MIN_HELD * len(_words(found))
+    place = content
+    while len(place):
+        largest = max(place, key=lambda child: len(_words(child)))
+        words = _words(largest)
+        held = sum(len(paragraph) for paragraph in paragraphs if paragraph in words)
+        # Paragraphs that are all alike are found in the first of them.
+        if min(held, len(words)) < wanted:
+            break
+        place = largest
+    return place
+
+
+def _others(content: HtmlElement, article: HtmlElement) -> list[HtmlElement]:
+    """The tables, lists and blocks of code outside the article, menus aside."""
+    inside = set(article.iter())
     blocks = _outermost(content, ("table", "ul", "ol", "dl", "pre"))[:_MAX_BLOCKS]
-    texts = ((block, _words(block)) for block in blocks)
+    texts = ((block, _words(block)) for block in blocks if block not in inside)
     return [
         block
         for block, words in texts
-        if len(words) >= _MIN_BLOCK and words not in present and not _is_menu(block, words)
+        if len(words) >= _MIN_BLOCK and article not in block.iter() and not _is_menu(block, words)
     ]
 
 
@@ -372,7 +392,7 @@ def _stripped(data: bytes) -> str:
 # -- PDF ----------------------------------------------------------------------------------------
 
 
-def read_pdf(data: bytes, limit: int) -> tuple[str, str, str]:
+def read_pdf(data: bytes, limit: int, *, seconds: float) -> tuple[str, str, str]:
     """(title, text, note) of a PDF document: its first pages, as many as ``limit`` asks for."""
     from pypdf import PdfReader
     from pypdf.errors import DependencyError, PyPdfError
@@ -380,17 +400,17 @@ def read_pdf(data: bytes, limit: int) -> tuple[str, str, str]:
     try:
         document = PdfReader(io.BytesIO(data))
         if document.is_encrypted and not document.decrypt(""):
-            raise Unreadable("it is encrypted with a password")
+            raise Unreadable("The document is encrypted with a password.")
         count = len(document.pages)
     except DependencyError as error:
-        raise Unreadable("it is encrypted in a way that is not supported") from error
+        raise Unreadable("The document is encrypted in a way that is not supported.") from error
     except PyPdfError as error:
-        raise Unreadable(f"it is damaged: {str(error)[:200]}") from error
+        raise Unreadable("The document is damaged.") from error
     pages: list[str] = []
     room = limit
     note = ""
     try:
-        with limited(3 * _STEP_S):
+        with limited(seconds):
             for number in range(count):
                 if room < 0:
                     break
@@ -400,7 +420,7 @@ def read_pdf(data: bytes, limit: int) -> tuple[str, str, str]:
     except TooSlow:
         note = "the rest takes too long to read"
     if not any(page.partition("]\n")[2] if count > 1 else page for page in pages):
-        raise Unreadable(f"its {count} pages hold no text that can be read, only pictures perhaps")
+        raise Unreadable("The document holds no text that can be read, only pictures perhaps.")
     if len(pages) < count:
         note = f"pages 1-{len(pages)} of {count}" + (f"; {note}" if note else "")
     information = document.metadata

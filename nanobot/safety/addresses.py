@@ -1,0 +1,258 @@
+"""Which network addresses a fetch on the model's behalf may reach.
+
+The ranges are those of IANA's special-purpose registries (RFC 6890 and its updates), written out
+here because what ``ipaddress`` calls global differs between versions of Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from typing import TypeAlias
+
+from nanobot.core.errors import ToolError
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+
+Resolver: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
+"""Looks a host name up: its addresses as text, best first; raises OSError for none."""
+
+_SPECIAL: tuple[tuple[Network, str], ...] = tuple(
+    (ip_network(network), kind)
+    for network, kind in (
+        ("0.0.0.0/8", "an unspecified address"),
+        ("10.0.0.0/8", "a private address"),
+        ("100.64.0.0/10", "a carrier's shared address"),
+        ("127.0.0.0/8", "a loopback address"),
+        ("169.254.0.0/16", "a link-local address"),
+        ("172.16.0.0/12", "a private address"),
+        ("192.0.0.0/24", "a protocol's own address"),
+        ("192.0.2.0/24", "a documentation address"),
+        ("192.88.99.0/24", "a 6to4 relay"),
+        ("192.168.0.0/16", "a private address"),
+        ("198.18.0.0/15", "a benchmarking address"),
+        ("198.51.100.0/24", "a documentation address"),
+        ("203.0.113.0/24", "a documentation address"),
+        ("224.0.0.0/4", "a multicast address"),
+        ("255.255.255.255/32", "the broadcast address"),
+        ("240.0.0.0/4", "a reserved address"),
+        ("::/128", "an unspecified address"),
+        ("::1/128", "a loopback address"),
+        ("::ffff:0:0/96", "an IPv4-mapped address"),
+        ("::ffff:0:0:0/96", "an IPv4-translated address"),
+        ("::/96", "an IPv4-compatible address"),
+        ("64:ff9b::/96", "a NAT64 address"),
+        ("64:ff9b:1::/48", "a NAT64 address"),
+        ("100::/64", "a discard address"),
+        ("2001::/32", "a Teredo address"),
+        ("2001::/23", "a protocol's own address"),
+        ("2001:db8::/32", "a documentation address"),
+        ("2002::/16", "a 6to4 address"),
+        ("3fff::/20", "a documentation address"),
+        ("fc00::/7", "a private address"),
+        ("fe80::/10", "a link-local address"),
+        ("fec0::/10", "a site-local address"),
+        ("ff00::/8", "a multicast address"),
+    )
+)
+_PUBLIC_IPV6 = IPv6Network("2000::/3")
+
+# What cloud machines ask for their own credentials; one of them lies in a public range.
+_METADATA = frozenset(
+    map(
+        ip_address,
+        (
+            "169.254.169.254",
+            "169.254.170.2",
+            "169.254.170.23",
+            "100.100.100.200",
+            "168.63.129.16",
+            "192.0.0.192",
+            "fd00:ec2::254",
+            "fd00:ec2::23",
+            "fd20:ce::254",
+        ),
+    )
+)
+_METADATA_NAMES = frozenset(
+    {
+        "instance-data",
+        "instance-data.ec2.internal",
+        "metadata",
+        "metadata.goog",
+        "metadata.google.internal",
+    }
+)
+_LOOPBACK_NAMES = re.compile(
+    r"(?:.+\.)?localhost|localhost6?\.localdomain6?|localhost6|ip6-(?:localhost|loopback)"
+)
+_LOOPBACK = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
+
+# (prefix, how far the IPv4 address inside lies from the right, mask to undo)
+_TRANSLATED: tuple[tuple[IPv6Network, int, int], ...] = (
+    (IPv6Network("::ffff:0:0/96"), 0, 0),
+    (IPv6Network("::ffff:0:0:0/96"), 0, 0),
+    (IPv6Network("::/96"), 0, 0),
+    (IPv6Network("64:ff9b::/96"), 0, 0),
+    (IPv6Network("64:ff9b:1::/48"), 0, 0),
+    (IPv6Network("2001::/32"), 0, 0xFFFFFFFF),
+    (IPv6Network("2002::/16"), 80, 0),
+)
+# ISATAP (RFC 5214): the lower half of the address says so, whatever its prefix.
+_ISATAP = frozenset({0x00005EFE, 0x02005EFE})
+
+
+class NetworkError(ToolError):
+    """A fetch could not be done; the text says what was in the way."""
+
+
+class AddressRefused(NetworkError):
+    """The destination is none that a fetch may reach."""
+
+
+class AddressRules:
+    """Public addresses are allowed, and those the owner listed; everything else is not."""
+
+    def __init__(self, allow: Iterable[Network] = ()) -> None:
+        self._allow = tuple(allow)
+
+    def refusal(self, address: Address) -> str | None:
+        """What is wrong with ``address``, as in "a private address"; None if it may be reached.
+
+        An address that stands for an IPv4 address is judged by that one too. The addresses of
+        cloud metadata are opened by no range, only by being listed themselves.
+        """
+        if isinstance(address, IPv6Address) and address.scope_id is not None:
+            return "an address of one network interface"
+        kind = _kind(address)
+        if kind is None:
+            return None
+        listed = [
+            network
+            for network in self._allow
+            if network.version == address.version and address in network
+        ]
+        if not listed:
+            return kind
+        if address in _METADATA:
+            return None if any(network.num_addresses == 1 for network in listed) else kind
+        inner = _inner(address)
+        if inner is not None and (problem := self.refusal(inner)):
+            return f"{kind} for {inner}, {problem}"
+        return None
+
+
+class CheckedResolver:
+    """Looks hosts up and lets only allowed addresses through."""
+
+    def __init__(self, rules: AddressRules, lookup: Resolver | None = None) -> None:
+        """``lookup``: the operating system's, where none is given."""
+        self._rules = rules
+        self._lookup = lookup or system_lookup
+
+    async def addresses(self, host: str) -> tuple[Address, ...]:
+        """The addresses to connect to, best first, of a host as ``Url`` has it.
+
+        Raises AddressRefused where even one of them may not be reached, since nobody says which
+        of them a second look-up would give; NetworkError where there is none.
+        """
+        if host in _METADATA_NAMES:
+            raise AddressRefused(f"Refused: {host} is a cloud's metadata service.")
+        if _LOOPBACK_NAMES.fullmatch(host):
+            # Never asked for (RFC 6761), and the family that the owner did not list is left out.
+            allowed = tuple(one for one in _LOOPBACK if self._rules.refusal(one) is None)
+            if not allowed:
+                raise _refused(host, _LOOPBACK[0], "a loopback address")
+            return allowed
+        found = tuple(dict.fromkeys(map(_parsed, await self._found(host))))
+        if not found:
+            raise NetworkError(f"{host} has no address.")
+        for address in found:
+            if problem := self._rules.refusal(address):
+                raise _refused(host, address, problem)
+        return found
+
+    async def _found(self, host: str) -> Sequence[str]:
+        if _is_address(host):
+            return (host,)
+        try:
+            return await self._lookup(host)
+        except socket.gaierror as error:
+            if error.errno == socket.EAI_AGAIN:
+                raise NetworkError(
+                    f"{host} cannot be looked up now: the name server does not answer."
+                ) from error
+            raise NetworkError(f"There is no host {host}.") from error
+        except OSError as error:
+            raise NetworkError(f"{host} cannot be looked up: {error}.") from error
+
+
+async def system_lookup(host: str) -> Sequence[str]:
+    """The addresses the operating system knows of a host name, looked up in a thread."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(where[0]) for _, _, _, _, where in found]
+
+
+def _refused(host: str, address: Address, problem: str) -> AddressRefused:
+    what = f"{host} is" if _is_address(host) else f"{host} is at {address},"
+    return AddressRefused(
+        f"Refused: {what} {problem}. Only public addresses are fetched from, and those that the "
+        "owner lists in tools.web.allowCidrs."
+    )
+
+
+def _kind(address: Address) -> str | None:
+    """What is special about an address; None for an ordinary public one."""
+    if address in _METADATA:
+        return "a cloud's metadata address"
+    for network, kind in _SPECIAL:
+        if network.version == address.version and address in network:
+            return kind
+    if isinstance(address, IPv6Address):
+        if address not in _PUBLIC_IPV6:
+            return "an unassigned address"
+        if _is_isatap(address):
+            return "an ISATAP address"
+    return None
+
+
+def _inner(address: Address) -> IPv4Address | None:
+    """The IPv4 address that an IPv6 address stands for, if it does."""
+    if isinstance(address, IPv4Address) or address.is_loopback or address.is_unspecified:
+        return None
+    if _is_isatap(address):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    for network, shift, mask in _TRANSLATED:
+        if address in network:
+            return IPv4Address((int(address) >> shift & 0xFFFFFFFF) ^ mask)
+    return None
+
+
+def _is_isatap(address: IPv6Address) -> bool:
+    return int(address) >> 32 & 0xFFFFFFFF in _ISATAP
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _parsed(text: str) -> Address:
+    try:
+        return ip_address(text)
+    except ValueError as error:
+        raise NetworkError(f"The name server's answer {text!r} is not an address.") from error
