@@ -14,22 +14,30 @@ from loguru import logger
 
 from nanobot.agent.commands import CommandTable
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop, Profile
+from nanobot.agent.skill_commands import RESERVED, skills_command
 from nanobot.agent.skills import SkillOverride, SkillsLoader
+from nanobot.agent.skills.switches import OffSource, SkillSwitches
 from nanobot.agent.spill import Spill
 from nanobot.agent.standard_commands import standard_commands
+from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.message import Message
-from nanobot.agent.tools.registry import ToolRegistry, default_tools
+from nanobot.agent.tools.plugins import Plugins, load_plugins
+from nanobot.agent.tools.registry import AnyTool, ToolRegistry, default_tools
 from nanobot.agent.tools.web import web_tools
 from nanobot.agent.turn import TurnLimits
 from nanobot.agent.workspace import seed
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.delivery import DeliveryWorker
 from nanobot.bus.dispatcher import Dispatcher, QueueMode
+from nanobot.bus.housekeeping import Housekeeper
+from nanobot.bus.letters import handle_letters
 from nanobot.channels.console import ConsoleServer
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
+from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
 from nanobot.cron.commands import cron_command
 from nanobot.cron.jobs import JobFile
@@ -45,6 +53,7 @@ from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
 from nanobot.session.log import SessionLog, free_for_next
+from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.store.shipped import workspace_templates_dir
@@ -67,6 +76,8 @@ class App:
     sessions: SessionLog
     models: Models
     commands: CommandTable
+    background: BackgroundProcesses
+    plugins: Plugins
     cron: CronService
     heartbeat: HeartbeatService
     tls: TLS
@@ -75,11 +86,25 @@ class App:
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
         counts = await self.bus.counts()
-        return {
+        facts = {
             "turns": f"{self.dispatcher.running_turns()} running",
             "messages": f"{counts.inbox + counts.outbox} waiting, "
             f"{counts.dead_inbox + counts.dead_outbox} dead letters",
+            "commands": self.commands.menu(),
         }
+        if self.database.trouble:
+            facts["store"] = f"waits for the disk: {self.database.trouble}"
+        if self.database.quarantined is not None:
+            facts["quarantined"] = f"a damaged state database: {self.database.quarantined}"
+        if running := self.background.running():
+            facts["processes"] = f"{running} running in the background"
+        if self.plugins.problems:
+            facts["tools"] = f"left out: {'; '.join(self.plugins.problems)}"
+        return facts
+
+    async def letters(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What ``nanobot bus`` asks for, as ``handle_letters`` has it."""
+        return await handle_letters(self.bus, request)
 
 
 def now() -> datetime:
@@ -94,11 +119,13 @@ async def open_app(
     environ: Mapping[str, str],
     *,
     offline_allowed: bool,
+    lasting: bool = True,
     clock: Clock = now,
 ) -> AsyncIterator[App]:
     """Build the app of a home and close it at the end; the caller holds the home's lock.
 
     ``offline_allowed``: with no model configured the offline model answers (at a terminal only).
+    ``lasting``: it goes on after an answer, and so do background processes.
     """
     config = loaded.config
     defaults = config.agents.defaults
@@ -110,19 +137,28 @@ async def open_app(
     try:
         sessions = SessionLog(database, clock)
         bus = MessageBus(
-            database, clock, outbound_expiry=timedelta(hours=config.bus.outbound_expiry_h)
+            database,
+            clock,
+            outbound_expiry=timedelta(hours=config.bus.outbound_expiry_h),
+            max_queued=config.bus.max_queued,
         )
         tls = TLS()
         models = Models(
             defaults, config.providers, environ, tls=tls, offline_allowed=offline_allowed
         )
-        skills = _skills(config, workspace, home, environ, clock)
+        switches = SkillSwitches(
+            home.skills_off, workspace, clock, extra_dirs=config.skills.load.extra_dirs
+        )
+        skills = load_skills(config, workspace, home, environ, clock, off=switches.off)
         resolver = PathResolver(
             home,
             restrict=config.tools.restrict_to_workspace,
             skills=lambda context: skills.snapshot().readable,
+            noted=switches.note_write,
         )
         runner = CommandRunner(_sandbox(config, environ))
+        background = BackgroundProcesses(runner, lasting=lasting)
+        pictures = Pictures(home)
         redactor = Redactor([*all_secrets(config), *registry.keys_in(environ)])
         cron = CronService(JobFile(home.cron_jobs), database, bus, clock)
         heartbeat = HeartbeatService(
@@ -132,20 +168,22 @@ async def open_app(
             clock,
             lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
         )
-        tools = ToolRegistry(
-            (
-                *default_tools(resolver, runner, exec_timeout=config.tools.exec.timeout),
-                *web_tools(
-                    brave_key=config.tools.web.search.api_key.get_secret_value(),
-                    max_results=config.tools.web.search.max_results,
-                    allow_cidrs=config.tools.web.allow_cidrs,
-                    tls=tls,
-                ),
-                Message(bus, enabled_channels(config)),
-                Cron(cron),
+        built_in: tuple[AnyTool, ...] = (
+            *default_tools(
+                resolver, runner, background, pictures, exec_timeout=config.tools.exec.timeout
             ),
-            mask=redactor.mask,
+            *web_tools(
+                brave_key=config.tools.web.search.api_key.get_secret_value(),
+                max_results=config.tools.web.search.max_results,
+                allow_cidrs=config.tools.web.allow_cidrs,
+                tls=tls,
+            ),
+            Message(bus, enabled_channels(config)),
+            Cron(cron),
         )
+        taken = [tool.name for tool in built_in]
+        plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
+        tools = ToolRegistry((*built_in, *plugins.tools), mask=redactor.mask)
         unattended = tools.without("cron")
         loop = AgentLoop(
             profiles={
@@ -165,18 +203,24 @@ async def open_app(
             context=ContextBuilder(workspace, skills, tools=tools.names),
             tools=tools,
             spill=Spill(home, cap=TurnLimits().result_chars),
+            pictures=pictures,
             clock=clock,
             limits=TurnLimits(
                 max_iterations=defaults.max_tool_iterations,
-                model_s=defaults.model_timeout_s * 1.5 + 30,
+                model_s=(defaults.model_timeout_s * 1.5 + 30) * (1 + len(defaults.fallback_models)),
             ),
         )
         commands = standard_commands(
             sessions=sessions,
             models=models,
+            usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,
-            more=(cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),),
+            more=(
+                skills_command(skills.snapshot),
+                cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
+            ),
+            further=skills.menu,
         )
         dispatcher = Dispatcher(
             bus,
@@ -187,23 +231,26 @@ async def open_app(
             queue=QueueMode(defaults.queue),
         )
         app = App(
-            home,
-            config,
-            database,
-            bus,
-            dispatcher,
-            sessions,
-            models,
-            commands,
-            cron,
-            heartbeat,
-            tls,
-            clock,
+            home=home,
+            config=config,
+            database=database,
+            bus=bus,
+            dispatcher=dispatcher,
+            sessions=sessions,
+            models=models,
+            commands=commands,
+            background=background,
+            plugins=plugins,
+            cron=cron,
+            heartbeat=heartbeat,
+            tls=tls,
+            clock=clock,
         )
         try:
             yield app
         finally:
             await dispatcher.close()
+            await background.aclose()
             await runner.aclose()
             await models.aclose()
     finally:
@@ -224,16 +271,18 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
         holder="gateway",
         ask=app.dispatcher.ask,
         status=lambda: _status(app, channels),
+        letters=app.letters,
     )
     for worker in workers:
         await worker.recover()
     await app.dispatcher.recover()
     await console.start()
     intakes = {asyncio.create_task(_supervised(channel, app)) for channel in channels.values()}
+    intakes.add(asyncio.create_task(_housekeeper(app).run(), name="housekeeping"))
     intakes.add(asyncio.create_task(_service("cron", app.cron.run)))
     intakes.add(asyncio.create_task(_service("heartbeat", app.heartbeat.run)))
     try:
-        starting = asyncio.create_task(_announce(channels, ready))
+        starting = asyncio.create_task(_announce(channels, ready, app.models.warm_up))
         await stop.wait()
         starting.cancel()
         await asyncio.wait({starting})
@@ -253,10 +302,15 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
         )
 
 
-async def _announce(channels: Mapping[str, Channel], ready: Callable[[], None]) -> None:
+async def _announce(
+    channels: Mapping[str, Channel],
+    ready: Callable[[], None],
+    warm_up: Callable[[], Awaitable[None]],
+) -> None:
     for channel in channels.values():
         await channel.wait_ready()
     ready()
+    await warm_up()
 
 
 def enabled_channels(config: Config) -> frozenset[str]:
@@ -302,6 +356,32 @@ async def _service(name: str, run: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(RESTART_S)
 
 
+def _housekeeper(app: App) -> Housekeeper:
+    """What cleans up behind the gateway, by the settings; it writes to each owner it knows of."""
+    config, home = app.config, app.home
+    owners = [entry for entry in config.channels.telegram.allow_from if entry.strip().isdecimal()]
+
+    async def tell(name: str, text: str) -> None:
+        if "telegram" in enabled_channels(config):
+            # The id of a private chat is that of the person.
+            messages = (
+                OutboundMessage("telegram", owner, text, id=f"{name}/{owner}") for owner in owners
+            )
+            await app.bus.queue(*messages)
+
+    return Housekeeper(
+        app.bus,
+        app.database,
+        app.clock,
+        rows=timedelta(days=config.bus.retention_days),
+        folders={
+            home.media: timedelta(days=config.retention.media_days),
+            home.spill: timedelta(days=config.retention.spill_days),
+        },
+        tell=tell,
+    )
+
+
 async def _status(app: App, channels: Mapping[str, Channel]) -> dict[str, Any]:
     """The facts of ``nanobot status`` and ``nanobot channels status``."""
     states = {name: channel.state() for name, channel in channels.items()}
@@ -320,9 +400,16 @@ async def _status(app: App, channels: Mapping[str, Channel]) -> dict[str, Any]:
     }
 
 
-def _skills(
-    config: Config, workspace: Path, home: Home, environ: Mapping[str, str], clock: Clock
+def load_skills(
+    config: Config,
+    workspace: Path,
+    home: Home,
+    environ: Mapping[str, str],
+    clock: Clock,
+    *,
+    off: OffSource,
 ) -> SkillsLoader:
+    """The loader of a home's skills, as turns and ``nanobot skills`` see them."""
     entries = {
         name: SkillOverride(
             enabled=entry.enabled,
@@ -341,6 +428,8 @@ def _skills(
         config=config.model_dump(by_alias=True) if entries else {},
         environ=environ,
         watch=config.skills.load.watch,
+        reserved_commands=RESERVED,
+        off=off,
         clock=clock,
     )
 

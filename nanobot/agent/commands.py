@@ -35,20 +35,46 @@ class Command:
 _FORM = re.compile(r"\A/([A-Za-z0-9_-]{1,64})(?:@\w+)?(?:\s+(.*))?\s*\Z", re.DOTALL)
 
 
-class CommandTable:
-    """The commands of this app, in the order of the menu."""
+def command_form(text: str) -> tuple[str, str] | None:
+    """The name (lower case) and the argument of a text that has the form of a command."""
+    form = _FORM.match(text.strip())
+    return None if form is None else (form[1].lower(), (form[2] or "").strip())
 
-    def __init__(self, commands: Iterable[Command]) -> None:
+
+Further: TypeAlias = Callable[[], tuple[tuple[str, str], ...]]
+"""Names and help lines of commands that are turns of their own (skills), as they are now."""
+
+
+def no_further() -> tuple[tuple[str, str], ...]:
+    """A ``Further`` for an app without skills."""
+    return ()
+
+
+class CommandTable:
+    """The commands of this app, in the order of the menu; ``further`` ones stand behind them."""
+
+    def __init__(self, commands: Iterable[Command], further: Further = no_further) -> None:
         self._commands = {command.name: command for command in commands}
+        self._further = further
 
     def find(self, text: str) -> tuple[Command, str] | None:
         """The command that ``text`` invokes and its argument; None when it is ordinary text."""
-        form = _FORM.match(text.strip())
+        form = command_form(text)
         if form is None:
             return None
-        command = self._commands.get(form[1].lower())
-        return None if command is None else (command, (form[2] or "").strip())
+        command = self._commands.get(form[0])
+        return None if command is None else (command, form[1])
+
+    def steers(self, text: str) -> bool:
+        """Whether ``text`` may join a running turn: no command does, nor a skill's."""
+        form = command_form(text)
+        if form is None:
+            return True
+        # A skill may be called by its own name, too, which has hyphens where the command has not.
+        name = form[0].replace("-", "_")
+        return form[0] not in self._commands and name not in dict(self._further())
 
     def menu(self) -> tuple[tuple[str, str], ...]:
         """Names and help lines, for a platform's command menu and for /help."""
-        return tuple((command.name, command.help) for command in self._commands.values())
+        own = tuple((command.name, command.help) for command in self._commands.values())
+        return own + self._further()

@@ -11,6 +11,9 @@ from loguru import logger
 
 from nanobot.agent.context import ContextBuilder, Sender
 from nanobot.agent.filters import HeaderFilter, without_header
+from nanobot.agent.images import Attached, Pictures, as_shown, has_pictures, without_past_pictures
+from nanobot.agent.skill_commands import SkillCall, instruction_or_text, skill_call
+from nanobot.agent.skills import SkillsSnapshot
 from nanobot.agent.spill import Spill
 from nanobot.agent.tools.registry import ToolRegistry, ToolResult
 from nanobot.agent.turn import (
@@ -24,6 +27,7 @@ from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
     FinishReason,
+    Image,
     LLMResponse,
     ToolCall,
     ToolChoice,
@@ -35,6 +39,7 @@ from nanobot.core.errors import ContextOverflow, RetryLater
 from nanobot.core.events import (
     Emit,
     Event,
+    Notice,
     TextDelta,
     TextDiscarded,
     ToolFinished,
@@ -48,14 +53,23 @@ from nanobot.core.ports import ChosenModel, Clock
 from nanobot.core.tool import Effect, ToolContext
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, Entry, EntryKind
-from nanobot.session.history import fold, open_calls, violations
+from nanobot.session.history import fold, legal_call, open_calls, violations
 from nanobot.session.log import SessionLog
+from nanobot.session.usage import ModelCall
 
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
 """Stands in for an answer that stayed empty; it never enters the history."""
 
 CHARS_PER_TOKEN = 3
 """A cautious guess that errs towards leaving out too much rather than overflowing."""
+
+PICTURE_TOKENS = 1600
+"""What a picture within the limits costs, at most providers."""
+
+BLIND = (
+    "{model} cannot see pictures: it was told of them, but not shown any. Choose one that can with "
+    "/model; if this one can, set providers.NAME.models.MODEL.vision to true."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,7 @@ class AgentLoop:
         context: ContextBuilder,
         tools: ToolRegistry,
         spill: Spill,
+        pictures: Pictures,
         clock: Clock,
         limits: TurnLimits = TurnLimits(),
         profiles: Mapping[str, Profile] = {},
@@ -88,6 +103,7 @@ class AgentLoop:
         self._chat = Profile(context, tools, limits.max_iterations)
         self._profiles = profiles
         self._spill = spill
+        self._pictures = pictures
         self._clock = clock
         self._limits = limits
 
@@ -100,14 +116,24 @@ class AgentLoop:
         ends: calls left open are closed as interrupted, never run again. Raises ProviderError
         when no model could answer; nothing of that enters the log.
         """
-        turn = await self._open(inbound, emit)
-        if (answer := _already_answered(turn)) is not None:
+        skills = self._profile(inbound).context.skills_of(inbound.session_key)
+        invoked = skill_call(inbound.content, skills)
+        if invoked is not None and invoked.command.tool:
+            return await self._dispatched(inbound, invoked, skills, emit)
+        turn = await self._open(
+            inbound, emit, skills, instruction_or_text(invoked, inbound.content)
+        )
+        if (answer := _answer_in(turn.entries, inbound)) is not None:
             return turn.settle(answer)
         answer = await self._steps(turn, drain)
         return turn.settle(answer)
 
     async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
-        """Close the log after the user stopped the turn of ``inbound``: open calls get a result."""
+        """Close the log after the user stopped the turn of ``inbound``: open calls get a result.
+
+        What the turn's tools left running has ended by then.
+        """
+        await self._profile(inbound).tools.stopped(inbound.id)
         live = await self._sessions.live(inbound.session_key)
         drafts = tuple(
             _tool_draft(inbound, call, render.stopped(), Trust.TRUSTED, ok=False)
@@ -120,17 +146,68 @@ class AgentLoop:
             entries=drafts,
         )
 
-    async def _open(self, inbound: InboundMessage, emit: Emit) -> _Turn:
-        profile = self._profiles.get(inbound.profile, self._chat)
+    def _profile(self, inbound: InboundMessage) -> Profile:
+        return self._profiles.get(inbound.profile, self._chat)
+
+    async def _dispatched(
+        self, inbound: InboundMessage, invoked: SkillCall, skills: SkillsSnapshot, emit: Emit
+    ) -> Settlement:
+        """``command-dispatch: tool``: the tool's output is the answer; no model has a part in it.
+
+        The call is in the log before it runs, so that after a crash it is not run again.
+        """
+        key = inbound.session_key
+        profile = self._profile(inbound)
+        live = await self._sessions.live(key)
+        drafts = await self._closed_after_crash(live.entries, inbound, profile.tools)
+        call = invoked.tool_call(inbound.id, profile.tools.parameters_of)
+        entries = [*live.entries, *await self._sessions.append(key, drafts)]
+        done = [e for e in entries if e.inbound_id == inbound.id and e.kind is EntryKind.TOOL]
+        if not done:
+            asked = AssistantMessage("", (call,))
+            said = profile.context.user_message(
+                *(inbound.content, (), inbound.channel, inbound.chat_id),
+                now=self._clock(),
+                sender=_sender(inbound),
+            )
+            await self._sessions.append(
+                key,
+                [
+                    _draft(inbound, EntryKind.USER, said, inbound.trust),
+                    _draft(inbound, EntryKind.ASSISTANT, asked, inbound.trust),
+                ],
+                durable=profile.tools.effect_of(call.name) is Effect.WRITE,
+            )
+            environment = skills.environment if inbound.role is Role.OWNER else {}
+            result = await self._run_tool(inbound, call, inbound.trust, environment, emit)
+            text = await self._spill.shorten(inbound, call, result.output.text)
+            outcome = _tool_draft(inbound, call, text, result.output.trust, ok=result.ok)
+            done = [*await self._sessions.append(key, [outcome])]
+        text = done[-1].message.content.strip() if done[-1].message is not None else ""
+        words = _draft(inbound, EntryKind.ASSISTANT, AssistantMessage(text), done[-1].trust)
+        return Settlement(
+            session=key,
+            consumed=(inbound.id,),
+            answer=text,
+            entries=(words,) if text else (),
+            tools_used=(call.name,),
+        )
+
+    async def _open(
+        self, inbound: InboundMessage, emit: Emit, skills: SkillsSnapshot, content: str
+    ) -> _Turn:
+        profile = self._profile(inbound)
         live = await self._sessions.live(inbound.session_key)
         chosen = self._models.choose(inbound.model or live.settings.model)
         drafts = await self._closed_after_crash(live.entries, inbound, profile.tools)
-        skills = profile.context.skills_of(inbound.session_key)
         seen = {entry.inbound_id for entry in live.entries if entry.kind is EntryKind.USER}
+        history = _folded([*live.entries, *drafts], inbound)
+        is_new = inbound.id not in seen or _is_unasked(history, live.entries, inbound)
+        attached = await self._attached(inbound) if is_new else Attached()
         messages = profile.context.build_messages(
-            fold([*live.entries, *drafts], interrupted=render.interrupted()),
-            inbound.content,
-            (),
+            history,
+            attached.said_with(content),
+            attached.images,
             inbound.channel,
             inbound.chat_id,
             now=self._clock(),
@@ -138,10 +215,10 @@ class AgentLoop:
             role=inbound.role,
             skills=skills,
         )
-        if inbound.id in seen:
-            messages.pop()
-        else:
+        if is_new:
             drafts.append(_draft(inbound, EntryKind.USER, messages[-1], inbound.trust))
+        else:
+            messages.pop()
         appended = await self._sessions.append(inbound.session_key, drafts)
         turn = _Turn(
             inbound=inbound,
@@ -177,7 +254,7 @@ class AgentLoop:
         return drafts
 
     async def _steps(self, turn: _Turn, drain: Drain) -> str:
-        parts: list[str] = []
+        parts = turn.parts
         asked_again = False
         for _ in range(turn.profile.max_iterations):
             await self._absorb(turn, drain())
@@ -189,6 +266,7 @@ class AgentLoop:
                 if turn.chosen.reflect:
                     await self._nudge(turn, render.reflect())
                 continue
+            await self._pay(turn, response)
             if (
                 response.finish_reason is FinishReason.LENGTH
                 and response.content.strip()
@@ -212,7 +290,15 @@ class AgentLoop:
                 continue
             return self._conclude(turn, parts, response)
         await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
-        return self._conclude(turn, parts, await self._ask(turn, ToolChoice.NONE))
+        response = await self._ask(turn, ToolChoice.NONE)
+        await self._pay(turn, response)
+        return self._conclude(turn, parts, response)
+
+    async def _pay(self, turn: _Turn, response: LLMResponse) -> None:
+        """Count what an empty answer used, of which nothing enters the log."""
+        if response.usage is not None and not response.content.strip():
+            call = ModelCall(turn.model, response.provider, response.usage)
+            await self._sessions.spend(turn.inbound.session_key, call)
 
     def _conclude(self, turn: _Turn, parts: list[str], response: LLMResponse) -> str:
         """The answer for the person; the model's last words wait for the settling transaction."""
@@ -235,14 +321,15 @@ class AgentLoop:
         chosen = turn.chosen
         if wrong := violations(turn.messages):
             logger.error("an illegal request was mended: {}", "; ".join(wrong))
-            turn.messages = [
-                turn.messages[0],
-                *fold(turn.entries, interrupted=render.interrupted()),
-            ]
+            turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
+        messages = as_shown(turn.messages, vision=chosen.vision, model=chosen.model)
+        if not chosen.vision and has_pictures(turn.messages) and not turn.told_of_blindness:
+            turn.told_of_blindness = True
+            turn.emit(Notice(BLIND.format(model=chosen.model)))
         try:
             async with asyncio.timeout(self._limits.model_s):
                 response = await chosen.provider.chat(
-                    turn.messages,
+                    messages,
                     turn.profile.tools.specs(),
                     model=chosen.model,
                     max_tokens=chosen.max_tokens,
@@ -259,16 +346,9 @@ class AgentLoop:
             turn.usage += response.usage
             turn.emit(UsageReported(response.usage, response.model or chosen.model))
         turn.model = response.model or chosen.model
-        calls = () if choice is ToolChoice.NONE else response.tool_calls
-        return LLMResponse(
-            without_header(response.content),
-            calls,
-            response.finish_reason,
-            response.usage,
-            response.reasoning_content,
-            response.thinking_blocks,
-            response.model,
-        )
+        turn.footnote = response.footnote
+        calls = () if choice is ToolChoice.NONE else tuple(map(legal_call, response.tool_calls))
+        return replace(response, content=without_header(response.content), tool_calls=calls)
 
     async def _record_calls(self, turn: _Turn, response: LLMResponse) -> None:
         """Log the calls before any runs; synced when one of them may change something."""
@@ -303,7 +383,17 @@ class AgentLoop:
                 await self._record_result(turn, call, result)
 
     async def _run_call(self, turn: _Turn, call: ToolCall) -> ToolResult:
-        inbound = turn.inbound
+        return await self._run_tool(turn.inbound, call, turn.trust, turn.environment, turn.emit)
+
+    async def _run_tool(
+        self,
+        inbound: InboundMessage,
+        call: ToolCall,
+        trust: Trust,
+        environment: Mapping[str, str],
+        emit: Emit,
+    ) -> ToolResult:
+        profile = self._profile(inbound)
         context = ToolContext(
             session_key=inbound.session_key,
             inbound_id=inbound.id,
@@ -313,19 +403,19 @@ class AgentLoop:
             thread_id=inbound.thread_id,
             sender_id=inbound.sender_id,
             principal=inbound.principal,
-            trust=turn.trust,
+            trust=trust,
             origin=inbound.origin,
             profile=inbound.profile,
             attended=inbound.attended,
-            workspace=turn.profile.context.workspace,
-            environment=turn.environment,
-            emit=turn.emit,
+            workspace=profile.context.workspace,
+            environment=environment,
+            emit=emit,
         )
-        turn.emit(ToolStarted(call.id, call.name, turn.profile.tools.summary(call)))
+        emit(ToolStarted(call.id, call.name, profile.tools.summary(call)))
         started = time.monotonic()
-        result = await turn.profile.tools.execute(call, context)
+        result = await profile.tools.execute(call, context)
         seconds = time.monotonic() - started
-        turn.emit(ToolFinished(call.id, call.name, result.ok, seconds))
+        emit(ToolFinished(call.id, call.name, result.ok, seconds))
         logger.bind(session=inbound.session_key, inbound=inbound.id).info(
             "tool {} {} in {:.2f} s", call.name, "ok" if result.ok else "failed", seconds
         )
@@ -339,7 +429,15 @@ class AgentLoop:
             turn.delivered.append(result.output.delivered)
         await self._append(
             turn,
-            _tool_draft(turn.inbound, call, text, result.output.trust, ok=result.ok),
+            _tool_draft(
+                turn.inbound,
+                call,
+                text,
+                result.output.trust,
+                ok=result.ok,
+                images=result.output.images,
+                delivered=result.output.delivered,
+            ),
         )
 
     async def _absorb(self, turn: _Turn, arrivals: Sequence[InboundMessage]) -> None:
@@ -351,9 +449,10 @@ class AgentLoop:
             if inbound.id in turn.seen:
                 continue
             turn.seen.add(inbound.id)
+            attached = await self._attached(inbound)
             message = turn.profile.context.user_message(
-                inbound.content,
-                (),
+                attached.said_with(inbound.content),
+                attached.images,
                 inbound.channel,
                 inbound.chat_id,
                 now=self._clock(),
@@ -361,6 +460,10 @@ class AgentLoop:
             )
             drafts.append(_draft(inbound, EntryKind.USER, message, inbound.trust))
         await self._append(turn, *drafts)
+
+    async def _attached(self, inbound: InboundMessage) -> Attached:
+        """The pictures that a message brings, fit to be shown."""
+        return await self._pictures.images_of(inbound.media, inbound.session_key)
 
     async def _nudge(self, turn: _Turn, text: str) -> None:
         await self._append(
@@ -397,10 +500,7 @@ class AgentLoop:
         mark = replace(mark, keeps_from=turn.entries[start].seq)
         appended = await self._sessions.append(turn.inbound.session_key, [mark])
         turn.entries = [*appended, *turn.entries[start:]]
-        turn.messages = [
-            turn.messages[0],
-            *fold(turn.entries, interrupted=render.interrupted()),
-        ]
+        turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
         logger.bind(session=turn.inbound.session_key).info(
             "the context window was full: earlier conversation left out for the model"
         )
@@ -425,17 +525,30 @@ class _Turn:
     tools_used: list[str] = field(default_factory=list)
     usage: Usage = Usage()
     model: str = ""
+    footnote: str = ""
     last_words: Draft | None = None
     delivered: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    told_of_blindness: bool = False
 
     def resume(self, entries: Sequence[Entry]) -> None:
-        """Take up what the turn had done before it was cut off: its taint, what it took in."""
+        """Take up what the turn had done before it was cut off.
+
+        That is its taint, what it took in, what it said to its chat by a tool, and the parts of
+        an answer that the output limit cut.
+        """
         began = False
+        words = ""
         for entry in entries:
             own = entry.inbound_id == self.inbound.id
             began = began or own
             if own:
                 self.trust = self.trust.joined(entry.trust)
+                if entry.delivered:
+                    self.delivered.append(entry.delivered)
+                if words and entry.kind is EntryKind.NUDGE:
+                    self.parts.append(words)
+                words = _last_words(entry)
             elif began and entry.kind is EntryKind.USER:
                 self.consumed.append(entry.inbound_id)
 
@@ -448,21 +561,41 @@ class _Turn:
             tools_used=tuple(self.tools_used),
             usage=self.usage,
             model=self.model,
+            footnote=self.footnote,
         )
 
 
-def _already_answered(turn: _Turn) -> str | None:
-    """The answer that the log already holds for this inbound, or None."""
-    if not turn.entries:
+def _answer_in(entries: Sequence[Entry], inbound: InboundMessage) -> str | None:
+    """The answer to this inbound that a log ends with, or None."""
+    last = entries[-1] if entries else None
+    if last is None or last.inbound_id != inbound.id:
         return None
-    last = turn.entries[-1]
-    if (
-        last.inbound_id == turn.inbound.id
-        and isinstance(last.message, AssistantMessage)
-        and not last.message.tool_calls
-    ):
-        return last.message.content
-    return None
+    return _last_words(last) or None
+
+
+def _folded(entries: Sequence[Draft], inbound: InboundMessage) -> list[ChatMessage]:
+    """The history for the turn of ``inbound``; pictures of former turns are only named."""
+    shown = without_past_pictures(entries, inbound.id)
+    return fold(shown, interrupted=render.interrupted())
+
+
+def _is_unasked(
+    history: Sequence[ChatMessage], entries: Sequence[Entry], inbound: InboundMessage
+) -> bool:
+    """Whether nothing asks the model for anything, so that ``inbound`` has to be said again.
+
+    That is so when the owner has a dead letter tried again, or the log has lost rows.
+    """
+    asks = bool(history) and not isinstance(history[-1], AssistantMessage)
+    return not asks and _answer_in(entries, inbound) is None
+
+
+def _last_words(entry: Entry) -> str:
+    """What an assistant entry says, unless it goes on with calls."""
+    message = entry.message
+    if isinstance(message, AssistantMessage) and not message.tool_calls:
+        return message.content
+    return ""
 
 
 def _grouped(calls: Sequence[ToolCall], tools: ToolRegistry) -> list[list[ToolCall]]:
@@ -509,20 +642,29 @@ def _assistant_draft(turn: _Turn, response: LLMResponse) -> Draft:
         principal=str(turn.inbound.principal),
         trust=turn.trust,
         model=turn.model,
+        provider=response.provider,
         usage=response.usage,
     )
 
 
 def _tool_draft(
-    inbound: InboundMessage, call: ToolCall, text: str, trust: Trust, *, ok: bool
+    inbound: InboundMessage,
+    call: ToolCall,
+    text: str,
+    trust: Trust,
+    *,
+    ok: bool,
+    images: tuple[Image, ...] = (),
+    delivered: str = "",
 ) -> Draft:
     return Draft(
         kind=EntryKind.TOOL,
-        message=ToolMessage(call.id, call.name, text),
+        message=ToolMessage(call.id, call.name, text, images),
         inbound_id=inbound.id,
         principal=str(inbound.principal),
         trust=trust,
         ok=ok,
+        delivered=delivered,
     )
 
 
@@ -550,6 +692,8 @@ def _size(messages: Sequence[ChatMessage]) -> int:
     total = 0
     for message in messages:
         total += len(message.content)
+        if isinstance(message, UserMessage | ToolMessage):
+            total += len(message.images) * PICTURE_TOKENS * CHARS_PER_TOKEN
         if isinstance(message, AssistantMessage):
             total += sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
     return total

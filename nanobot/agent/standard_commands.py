@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
-from nanobot.agent.commands import Command, CommandTable, Invocation
+from nanobot.agent.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.agent.context import age
 from nanobot.agent.turn import ModelSource
 from nanobot.core.errors import ProviderError
-from nanobot.core.identity import Trust
+from nanobot.core.identity import Role, Trust
 from nanobot.core.ports import Clock
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
+from nanobot.session.usage import UsageLog, in_words
 
 GREETING = (
     "Hello, I am nanobot, your assistant. Write to me as you would to a colleague. For example:\n"
@@ -22,6 +24,20 @@ GREETING = (
     "- “Remember that I prefer short answers.”\n\n"
     "/help lists the commands."
 )
+
+
+EFFORTS = ("low", "medium", "high", "off")
+"""The levels of /think."""
+_OWNERS_CHOICE = "Only the owner can change that."
+
+
+class DescribedModels(ModelSource, Protocol):
+    """What the commands need of the models."""
+
+    def describe(self, model: str | None) -> str:
+        """The model named, or the configured one, in words: through which provider and why, and
+        what stands in for it. Raises ProviderError when there is none."""
+        ...
 
 
 class TurnControl(Protocol):
@@ -37,14 +53,16 @@ class TurnControl(Protocol):
 def standard_commands(
     *,
     sessions: SessionLog,
-    models: ModelSource,
+    models: DescribedModels,
+    usage: UsageLog,
     turns: Callable[[], TurnControl],
     clock: Clock,
-    more: Sequence[Command] = (),
+    more: Iterable[Command] = (),
+    further: Further = no_further,
 ) -> CommandTable:
-    """The table of commands, with ``more`` of other parts.
+    """The table of commands. ``turns`` is asked when a command runs: the dispatcher needs it.
 
-    ``turns`` is asked when a command runs: the dispatcher needs the table.
+    ``more`` are commands of other parts, ``further`` those that are turns (skills).
     """
 
     async def start(invocation: Invocation) -> str:
@@ -89,6 +107,55 @@ def standard_commands(
             )
         )
 
+    async def model(invocation: Invocation) -> str:
+        inbound, name = invocation.inbound, invocation.argument
+        live = await sessions.live(inbound.session_key)
+        current = inbound.model or live.settings.model
+        is_owner = inbound.role is Role.OWNER
+        if not name:
+            if not is_owner:
+                return f"Model: {models.choose(current).model}"
+            way_back = "\nChosen with /model; `/model default` goes back." if current else ""
+            return f"Model: {models.describe(current)}{way_back}"
+        if not is_owner:
+            return _OWNERS_CHOICE
+        if len(name.split()) > 1:
+            return "Say /model and one name, such as /model anthropic/claude-sonnet-4-5."
+        chosen = None if name == "default" else name
+        described = models.describe(chosen)
+        models.choose(chosen)
+        await sessions.change_settings(inbound.session_key, replace(live.settings, model=chosen))
+        return f"From the next message on: {described}"
+
+    async def think(invocation: Invocation) -> str:
+        inbound, level = invocation.inbound, invocation.argument.lower()
+        live = await sessions.live(inbound.session_key)
+        if not level:
+            return f"Reasoning: {live.settings.reasoning_effort or 'as the model likes'}"
+        if inbound.role is not Role.OWNER:
+            return _OWNERS_CHOICE
+        if level not in (*EFFORTS, "default"):
+            return f"Say /think and one of {', '.join(EFFORTS)}, or default."
+        effort = None if level == "default" else level
+        await sessions.change_settings(
+            inbound.session_key, replace(live.settings, reasoning_effort=effort)
+        )
+        return f"Reasoning from the next message on: {effort or 'as the model likes'}"
+
+    async def used(invocation: Invocation) -> str:
+        inbound = invocation.inbound
+        lines = [f"This session: {in_words(await usage.of_session(inbound.session_key))}"]
+        if inbound.role is Role.OWNER:
+            week = await usage.of_days(7)
+            lines.insert(0, f"Today: {in_words(await usage.of_days(1))}")
+            lines.append(f"Last 7 days: {in_words(week)}")
+            if len(week) > 1:
+                lines += [
+                    f"- {line.model} ({line.provider or 'unknown'}): {in_words([line])}"
+                    for line in week
+                ]
+        return "\n".join(lines)
+
     def age_of(moment: datetime) -> str:
         seconds = (clock() - moment).total_seconds()
         return f"{seconds:.0f} s" if seconds < 60 else age(clock() - moment)
@@ -100,7 +167,11 @@ def standard_commands(
             Command("new", "begin a new conversation", new),
             Command("stop", "stop what is running here", stop, control=True),
             Command("status", "model, session and what is running", status, control=True),
+            Command("model", "the model of this session; /model NAME changes it", model),
+            Command("think", "how much to reason: /think low, medium, high or off", think),
+            Command("usage", "tokens and costs", used, control=True),
             *more,
-        )
+        ),
+        further,
     )
     return table

@@ -44,7 +44,8 @@ class Settlement:
 
     ``consumed`` are the inbounds it answered, ``entries`` its last words for the log of
     ``session``, ``answer`` the text for whoever asked ("" when nothing is to be said because the
-    ``message`` tool said it).
+    ``message`` tool said it). ``footnote`` goes with it to a chat, and into no log: another than
+    the usual model answered.
     """
 
     session: str
@@ -54,3 +55,4 @@ class Settlement:
     tools_used: tuple[str, ...] = ()
     usage: Usage = Usage()
     model: str = ""
+    footnote: str = ""

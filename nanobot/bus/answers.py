@@ -32,11 +32,11 @@ def consequences(inbound: InboundMessage, settlement: Settlement) -> Consequence
         return Consequences()
     match rule.kind:
         case AnswerKind.REPLY:
-            return Consequences(outbounds=(reply(inbound, settlement.answer),))
+            return Consequences(outbounds=(reply(inbound, _with_footnote(settlement)),))
         case AnswerKind.REPLY_UNLESS_SILENT:
             if is_silent(settlement.answer):
                 return Consequences()
-            return Consequences(outbounds=(reply(inbound, settlement.answer),))
+            return Consequences(outbounds=(reply(inbound, _with_footnote(settlement)),))
         case AnswerKind.REPORT:
             report = InboundMessage(
                 rule.channel or inbound.channel,
@@ -53,6 +53,11 @@ def consequences(inbound: InboundMessage, settlement: Settlement) -> Consequence
             return Consequences(posts=(report,))
         case AnswerKind.TERMINAL | AnswerKind.NOTHING:
             return Consequences()
+
+
+def _with_footnote(settlement: Settlement) -> str:
+    footnote = f"\n\n{settlement.footnote}" if settlement.footnote else ""
+    return settlement.answer + footnote
 
 
 def reply(inbound: InboundMessage, text: str, *, kind: str = "answer") -> OutboundMessage:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
+from typing import Any
 
 from loguru import logger
 from pydantic import TypeAdapter, ValidationError
@@ -16,21 +20,36 @@ from nanobot.agent.turn import Settlement
 from nanobot.core.identity import Origin, Role
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, OutboundMessage
 from nanobot.core.ports import Clock
+from nanobot.core.text import one_line
 from nanobot.session.log import append_in
 from nanobot.store.database import Database
 
 OUTBOUND_EXPIRY = timedelta(hours=48)
 """An outbound that could not be delivered for so long becomes a dead letter."""
+MAX_QUEUED = 1000
+"""Messages that may wait in the inbox, or in the outbox of a channel, before intake is held."""
+DOUBLES = timedelta(hours=48)
+"""How long an id of a platform means the same message; idle bots' ids begin anew after a week."""
+KEPT_ROWS = 1000
+"""Settled rows that a purge leaves whatever their age: a clock that jumps must not take all."""
+_RECOUNT_S = 1.0
+_TEXT_LENGTH = 80
+_PURGE_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An inbound that waits in the inbox; ``attempts`` counts the turns begun for it."""
+    """An inbound that waits in the inbox; ``attempts`` counts the turns begun for it.
+
+    ``retried``: it was a dead letter, so that its place ``seq`` is an old one.
+    """
 
     message: InboundMessage
     attempts: int = 0
     not_before: datetime | None = None
     told: bool = False
+    seq: int = 0
+    retried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +64,10 @@ class Poison:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that will not be tried again unless the owner says so."""
+    """A message that will not be tried again unless the owner says so.
+
+    ``box`` is ``in`` or ``out``; ``text`` the beginning of what it says, as far as it is readable.
+    """
 
     box: str
     seq: int
@@ -54,6 +76,12 @@ class DeadLetter:
     channel: str
     error: str
     at: datetime
+    text: str = ""
+
+    @property
+    def handle(self) -> str:
+        """What a command calls it by: ``in-12``."""
+        return f"{self.box}-{self.seq}"
 
 
 class PieceState(StrEnum):
@@ -74,13 +102,18 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """An outbound that waits in the outbox; no ``pieces`` when it was never begun."""
+    """An outbound that waits in the outbox; no ``pieces`` when it was never begun.
+
+    ``retried``: it was a dead letter, so that its place ``seq`` is an old one.
+    """
 
     message: OutboundMessage
     pieces: tuple[Piece, ...] = ()
     attempts: int = 0
     not_before: datetime | None = None
     expires_at: datetime | None = None
+    seq: int = 0
+    retried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,91 +130,153 @@ class MessageBus:
     """Accepts, settles and queues messages; what it returned from is on the disk."""
 
     def __init__(
-        self, database: Database, clock: Clock, *, outbound_expiry: timedelta = OUTBOUND_EXPIRY
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        outbound_expiry: timedelta = OUTBOUND_EXPIRY,
+        max_queued: int = MAX_QUEUED,
     ) -> None:
         self._database = database
         self._clock = clock
         self.outbound_expiry = outbound_expiry
+        self.max_queued = max_queued
         self._inbound_listeners: list[Callable[[Pending], None]] = []
-        self._outbound_listeners: list[Callable[[OutboundMessage], None]] = []
+        self._outbound_listeners: list[Callable[[Undelivered], None]] = []
+        self._settled = asyncio.Event()
 
     def on_inbound(self, listener: Callable[[Pending], None]) -> None:
-        """Call ``listener`` (on the event loop) with each inbound newly accepted."""
+        """Call ``listener`` (on the event loop) with each inbound accepted, in order."""
         self._inbound_listeners.append(listener)
 
-    def on_outbound(self, listener: Callable[[OutboundMessage], None]) -> None:
-        """Call ``listener`` (on the event loop) with each outbound newly queued."""
+    def on_outbound(self, listener: Callable[[Undelivered], None]) -> None:
+        """Call ``listener`` (on the event loop) with each outbound queued, in order."""
         self._outbound_listeners.append(listener)
 
     # Inbox
 
     async def post(self, message: InboundMessage) -> bool:
-        """Put a message into the inbox, durably; False when its id was there already."""
-        return bool(await self.post_all([message]))
+        """Put a message into the inbox, durably; False when its id was there already.
+
+        For what the assistant itself or its owner's terminal posts: it is never held back.
+        """
+        now = self._clock().timestamp()
+        accepted = await self._database.write(
+            lambda connection: post_in(connection, [message], now), durable=True
+        )
+        self._announce(accepted)
+        return bool(accepted)
 
     async def post_all(
         self, messages: Sequence[InboundMessage], poison: Sequence[Poison] = ()
     ) -> tuple[InboundMessage, ...]:
-        """Put messages and unreadable updates into the inbox in one synced transaction.
+        """Put messages and unreadable updates of one channel into the inbox in one transaction.
 
-        Returns the messages that were new. The dispatcher hears of them after the commit.
+        Waits while ``max_queued`` messages wait to be answered, or answers to be delivered to the
+        channel, so that the platform keeps what we cannot. Synced when it returns. Returns the
+        messages that were new; the dispatcher hears of them after the commit. An id counts as
+        new again when what it named before is older than ``DOUBLES``.
         """
-        now = self._clock().timestamp()
+        for channel in {message.channel for message in messages}:
+            await self._room_for(channel)
+        now = self._clock()
+        stamp = now.timestamp()
+        stale = (now - DOUBLES).timestamp()
 
-        def write(connection: sqlite3.Connection) -> tuple[InboundMessage, ...]:
+        def write(connection: sqlite3.Connection) -> tuple[Pending, ...]:
             for update in poison:
                 connection.execute(
                     "INSERT OR IGNORE INTO inbox (id, session, channel, payload, state, error, "
                     "received_at) VALUES (?, '', ?, ?, 'dead', ?, ?)",
-                    (update.id, update.channel, update.raw, update.error, now),
+                    (update.id, update.channel, update.raw, update.error, stamp),
                 )
-            return post_in(connection, messages, now)
+            named = [
+                replace(message, id=_unused(connection, message.id, stale)) for message in messages
+            ]
+            return post_in(connection, named, stamp)
 
         accepted = await self._database.write(write, durable=True)
         self._announce(accepted)
-        return accepted
+        return tuple(pending.message for pending in accepted)
 
-    async def pending(self, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Pending]]:
-        """A page of what waits in the inbox, in order of arrival, with each row's place."""
-
-        def read(connection: sqlite3.Connection) -> list[tuple[int, str, int, float | None, int]]:
-            return connection.execute(
-                "SELECT seq, payload, attempts, not_before, told FROM inbox "
-                "WHERE state = 'pending' AND seq > ? ORDER BY seq LIMIT ?",
-                (after, limit),
-            ).fetchall()
-
-        rows = await self._database.read(read)
-        page: list[tuple[int, Pending]] = []
-        damaged: list[int] = []
-        for seq, payload, attempts, not_before, told in rows:
-            try:
-                message = _inbound().validate_json(payload)
-            except ValidationError as error:
-                logger.error("inbox row {} is damaged and becomes a dead letter: {}", seq, error)
-                damaged.append(seq)
-                continue
-            page.append((seq, Pending(message, attempts, _moment(not_before), bool(told))))
-        for seq in damaged:
-            await self._database.write(
-                lambda connection, seq=seq: connection.execute(  # type: ignore[misc]
-                    "UPDATE inbox SET state = 'dead', error = 'damaged' WHERE seq = ?", (seq,)
-                ),
-                durable=True,
+    async def _room_for(self, channel: str) -> None:
+        """Return when neither the inbox nor the channel's outbox is full."""
+        held = False
+        while True:
+            self._settled.clear()
+            waiting, unsent = await self._database.read(
+                lambda connection: connection.execute(
+                    "SELECT (SELECT count(*) FROM inbox WHERE state = 'pending'), "
+                    "(SELECT count(*) FROM outbox WHERE state = 'pending' AND channel = ?)",
+                    (channel,),
+                ).fetchone()
             )
-        return page
+            if max(waiting, unsent) < self.max_queued:
+                break
+            if not held:
+                held = True
+                logger.warning(
+                    "{} messages wait to be answered and {} to be delivered: {} is not read until "
+                    "there are fewer than {}",
+                    *(waiting, unsent, channel, self.max_queued),
+                )
+            # Counted again after a while all the same: what a rebuilt database lost is not told.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RECOUNT_S):
+                    await self._settled.wait()
+        if held:
+            logger.info("{} is read again", channel)
 
-    async def claim(self, inbound_id: str) -> int | None:
+    async def pending(self, *, after: int = 0, limit: int = 1000) -> list[Pending]:
+        """A page of what waits in the inbox, in order of arrival; empty when nothing follows.
+
+        Rows that cannot be read become dead letters.
+        """
+        while True:
+            rows = await self._database.read(
+                lambda connection, after=after: connection.execute(  # type: ignore[misc]
+                    "SELECT seq, payload, attempts, not_before, told FROM inbox "
+                    "WHERE state = 'pending' AND seq > ? ORDER BY seq LIMIT ?",
+                    (after, limit),
+                ).fetchall()
+            )
+            page: list[Pending] = []
+            for seq, payload, attempts, not_before, told in rows:
+                after = seq
+                try:
+                    message = _inbound().validate_json(payload)
+                except ValidationError as error:
+                    logger.error("inbox row {} is damaged, now a dead letter: {}", seq, error)
+                    await self._bury_row("inbox", seq)
+                    continue
+                page.append(Pending(message, attempts, _moment(not_before), bool(told), seq))
+            if page or not rows:
+                return page
+
+    async def _bury_row(self, box: str, seq: int) -> None:
+        """Make a row that cannot be read a dead letter."""
+        now = self._clock().timestamp()
+        await self._database.write(
+            lambda connection: connection.execute(
+                f"UPDATE {box} SET state = 'dead', error = 'it is damaged', settled_at = ? "
+                "WHERE seq = ?",
+                (now, seq),
+            ),
+            durable=True,
+        )
+
+    async def claim(self, inbound_id: str, *, again: bool = False) -> int | None:
         """Count an attempt at an inbound before its turn begins; returns the number of it.
 
-        None when it is settled already.
+        None when it is settled already. ``again``: the last attempt failed for a reason that was
+        not the message's, and this one takes its place.
         """
 
         def write(connection: sqlite3.Connection) -> int | None:
             row = connection.execute(
-                "UPDATE inbox SET attempts = attempts + 1 WHERE id = ? AND state = 'pending' "
-                "RETURNING attempts",
-                (inbound_id,),
+                "UPDATE inbox SET attempts = max(1, attempts + ?) "
+                "WHERE id = ? AND state = 'pending' RETURNING attempts",
+                (int(not again), inbound_id),
             ).fetchone()
             return None if row is None else int(row[0])
 
@@ -207,7 +302,7 @@ class MessageBus:
 
         def write(
             connection: sqlite3.Connection,
-        ) -> tuple[tuple[InboundMessage, ...], tuple[OutboundMessage, ...]]:
+        ) -> tuple[tuple[Pending, ...], tuple[Undelivered, ...]]:
             for inbound_id in settlement.consumed:
                 connection.execute(
                     "UPDATE inbox SET state = ?, error = ?, settled_at = ?, not_before = NULL "
@@ -220,6 +315,7 @@ class MessageBus:
             return post_in(connection, posts, stamp), queued
 
         accepted, queued = await self._database.write(write, durable=True)
+        self._settled.set()
         self._announce(accepted)
         self._announce_outbound(queued)
 
@@ -248,7 +344,7 @@ class MessageBus:
             durable=True,
         )
         self._announce_outbound(queued)
-        return queued
+        return tuple(undelivered.message for undelivered in queued)
 
     async def put(
         self,
@@ -263,7 +359,7 @@ class MessageBus:
 
         def write(
             connection: sqlite3.Connection,
-        ) -> tuple[bool, tuple[InboundMessage, ...], tuple[OutboundMessage, ...]]:
+        ) -> tuple[bool, tuple[Pending, ...], tuple[Undelivered, ...]]:
             if not when(connection):
                 return False, (), ()
             queued = _queue_in(connection, outbounds, stamp, expires)
@@ -297,38 +393,35 @@ class MessageBus:
 
         return await self._database.read(read)
 
-    async def undelivered(self, channel: str) -> list[Undelivered]:
-        """What waits in the outbox for a channel, in order, with the pieces planned so far."""
+    async def undelivered(
+        self, channel: str, *, after: int = 0, limit: int = 1000
+    ) -> list[Undelivered]:
+        """A page of what waits in the outbox for a channel, in order, with the pieces so far.
 
-        def read(connection: sqlite3.Connection) -> list[Undelivered]:
-            rows = connection.execute(
-                "SELECT id, payload, attempts, not_before, expires_at FROM outbox "
-                "WHERE channel = ? AND state = 'pending' ORDER BY seq",
-                (channel,),
-            ).fetchall()
-            found = []
-            for outbound_id, payload, attempts, not_before, expires_at in rows:
-                try:
-                    message = _outbound().validate_json(payload)
-                except ValidationError as error:
-                    logger.error("outbox row {} is damaged, left out: {}", outbound_id, error)
-                    continue
-                pieces = connection.execute(
-                    "SELECT payload, state FROM piece WHERE outbound_id = ? ORDER BY number",
-                    (outbound_id,),
+        Empty when nothing follows. Rows that cannot be read become dead letters.
+        """
+        while True:
+            rows = await self._database.read(
+                lambda connection, after=after: connection.execute(  # type: ignore[misc]
+                    f"SELECT {_OUTBOX_COLUMNS} FROM outbox "
+                    "WHERE channel = ? AND state = 'pending' AND seq > ? ORDER BY seq LIMIT ?",
+                    (channel, after, limit),
                 ).fetchall()
-                found.append(
-                    Undelivered(
-                        message,
-                        tuple(Piece(text, PieceState(state)) for text, state in pieces),
-                        attempts,
-                        _moment(not_before),
-                        _moment(expires_at),
+            )
+            page = []
+            for row in rows:
+                after = row[0]
+                try:
+                    page.append(
+                        await self._database.read(
+                            lambda connection, row=row: _undelivered(connection, row)  # type: ignore[misc]
+                        )
                     )
-                )
-            return found
-
-        return await self._database.read(read)
+                except ValidationError as error:
+                    logger.error("outbox row {} is damaged, now a dead letter: {}", row[0], error)
+                    await self._bury_row("outbox", row[0])
+            if page or not rows:
+                return page
 
     async def plan(self, outbound_id: str, payloads: Sequence[str]) -> None:
         """Store the pieces an outbound is sent in, the first as being attempted; synced."""
@@ -372,13 +465,15 @@ class MessageBus:
                 _close_outbound(connection, outbound_id, "sent", None, now)
 
         await self._database.write(write)
+        self._settled.set()
 
     async def nothing_to_send(self, outbound_id: str) -> None:
-        """Close an outbound that renders to nothing."""
+        """Close an outbound that renders to nothing, or of which nothing is left."""
         now = self._clock().timestamp()
         await self._database.write(
             lambda connection: _close_outbound(connection, outbound_id, "sent", None, now)
         )
+        self._settled.set()
 
     async def retry_at(self, outbound_id: str, until: datetime, error: str) -> None:
         """Note a failed delivery that is tried again at ``until``."""
@@ -398,27 +493,124 @@ class MessageBus:
             lambda connection: _close_outbound(connection, outbound_id, "dead", error, now),
             durable=True,
         )
+        self._settled.set()
 
     # Dead letters
 
     async def dead_letters(self, *, limit: int = 100) -> list[DeadLetter]:
-        """The newest dead letters of both boxes."""
+        """The newest dead letters of both boxes, the newest first."""
 
         def read(connection: sqlite3.Connection) -> list[DeadLetter]:
             rows = connection.execute(
-                "SELECT 'inbox', seq, id, session, channel, error, "
-                "coalesce(settled_at, received_at) AS at FROM inbox WHERE state = 'dead' "
-                "UNION ALL SELECT 'outbox', seq, id, session, channel, error, "
-                "coalesce(settled_at, created_at) AS at FROM outbox WHERE state = 'dead' "
-                "ORDER BY at DESC LIMIT ?",
+                "SELECT 'in', seq, id, session, channel, error, "
+                "coalesce(settled_at, received_at) AS at, payload FROM inbox "
+                "WHERE state = 'dead' "
+                "UNION ALL SELECT 'out', seq, id, session, channel, error, "
+                "coalesce(settled_at, created_at) AS at, payload FROM outbox "
+                "WHERE state = 'dead' ORDER BY at DESC LIMIT ?",
                 (limit,),
             )
             return [
-                DeadLetter(box, seq, id_, session, channel, error or "", _when(at))
-                for box, seq, id_, session, channel, error, at in rows
+                DeadLetter(box, seq, id_, session, channel, error or "", _when(at), _said(payload))
+                for box, seq, id_, session, channel, error, at, payload in rows
             ]
 
         return await self._database.read(read)
+
+    async def retry(self, letter: DeadLetter) -> bool:
+        """Let a dead letter be tried again, with all its attempts; False when it cannot be read.
+
+        False as well when it is no dead letter any more.
+        """
+        return await (self._retry_inbound if letter.box == "in" else self._retry_outbound)(letter)
+
+    async def _retry_inbound(self, letter: DeadLetter) -> bool:
+        def write(connection: sqlite3.Connection) -> InboundMessage | None:
+            row = connection.execute(
+                "SELECT payload FROM inbox WHERE seq = ? AND state = 'dead'", (letter.seq,)
+            ).fetchone()
+            if row is None:
+                return None
+            try:
+                message = _inbound().validate_json(row[0])
+            except ValidationError:
+                return None
+            connection.execute(
+                "UPDATE inbox SET state = 'pending', attempts = 0, not_before = NULL, told = 0, "
+                "error = NULL, settled_at = NULL WHERE seq = ?",
+                (letter.seq,),
+            )
+            return message
+
+        message = await self._database.write(write, durable=True)
+        if message is not None:
+            self._announce([Pending(message, seq=letter.seq, retried=True)])
+        return message is not None
+
+    async def _retry_outbound(self, letter: DeadLetter) -> bool:
+        expires = (self._clock() + self.outbound_expiry).timestamp()
+
+        def write(connection: sqlite3.Connection) -> Undelivered | None:
+            row = connection.execute(
+                f"SELECT {_OUTBOX_COLUMNS} FROM outbox WHERE seq = ? AND state = 'dead'",
+                (letter.seq,),
+            ).fetchone()
+            if row is None:
+                return None
+            try:
+                undelivered = _undelivered(connection, row)
+            except ValidationError:
+                return None
+            connection.execute(
+                "UPDATE outbox SET state = 'pending', attempts = 0, not_before = NULL, "
+                "error = NULL, settled_at = NULL, expires_at = ? WHERE seq = ?",
+                (expires, letter.seq),
+            )
+            return replace(
+                undelivered,
+                attempts=0,
+                not_before=None,
+                expires_at=_when(expires),
+                retried=True,
+            )
+
+        undelivered = await self._database.write(write, durable=True)
+        if undelivered is not None:
+            self._announce_outbound([undelivered])
+        return undelivered is not None
+
+    async def drop(self, letter: DeadLetter) -> bool:
+        """Forget a dead letter; False when it is none any more. Its id stays known."""
+        now = self._clock().timestamp()
+        box = "inbox" if letter.box == "in" else "outbox"
+        return await self._database.write(
+            lambda connection: (
+                connection.execute(
+                    f"UPDATE {box} SET state = 'dropped', settled_at = ? "
+                    "WHERE seq = ? AND state = 'dead'",
+                    (now, letter.seq),
+                ).rowcount
+                > 0
+            ),
+            durable=True,
+        )
+
+    # Retention
+
+    async def purge(self, keep: timedelta) -> int:
+        """Remove what was settled longer ago than ``keep``; returns how many messages.
+
+        Never what is younger than ``DOUBLES``, nor the newest ``KEPT_ROWS`` of a box, nor a dead
+        letter. A few rows a transaction, so that nobody waits for it.
+        """
+        before = (self._clock() - max(keep, DOUBLES)).timestamp()
+        removed = 0
+        for box in ("inbox", "outbox"):
+            while count := await self._database.write(
+                lambda connection, box=box: _purge_in(connection, box, before)  # type: ignore[misc]
+            ):
+                removed += count
+        return removed
 
     async def counts(self) -> Counts:
         """How much waits and how much is dead, for ``status``."""
@@ -450,20 +642,20 @@ class MessageBus:
 
         await self._database.write(write, durable=durable)
 
-    def _announce(self, accepted: Iterable[InboundMessage]) -> None:
-        for message in accepted:
+    def _announce(self, accepted: Iterable[Pending]) -> None:
+        for pending in accepted:
             for listener in self._inbound_listeners:
-                listener(Pending(message))
+                listener(pending)
 
-    def _announce_outbound(self, queued: Iterable[OutboundMessage]) -> None:
-        for message in queued:
+    def _announce_outbound(self, queued: Iterable[Undelivered]) -> None:
+        for undelivered in queued:
             for listener in self._outbound_listeners:
-                listener(message)
+                listener(undelivered)
 
 
 def post_in(
     connection: sqlite3.Connection, messages: Sequence[InboundMessage], stamp: float
-) -> tuple[InboundMessage, ...]:
+) -> tuple[Pending, ...]:
     """Put messages into the inbox within the caller's transaction; returns the new ones."""
     accepted = []
     for message in messages:
@@ -479,7 +671,7 @@ def post_in(
             ),
         )
         if cursor.rowcount:
-            accepted.append(message)
+            accepted.append(Pending(message, seq=cursor.lastrowid or 0))
             if _is_owners_chat(message):
                 connection.execute(
                     "INSERT OR REPLACE INTO last_chat (one, channel, chat_id, thread_id) "
@@ -498,12 +690,24 @@ def _is_owners_chat(message: InboundMessage) -> bool:
     )
 
 
+def _unused(connection: sqlite3.Connection, inbound_id: str, stale: float) -> str:
+    """The id itself, or with a number where it named something else before ``stale``."""
+    candidate, number = inbound_id, 1
+    while connection.execute(
+        "SELECT 1 FROM inbox WHERE id = ? AND state <> 'pending' AND received_at < ?",
+        (candidate, stale),
+    ).fetchone():
+        number += 1
+        candidate = f"{inbound_id}~{number}"
+    return candidate
+
+
 def _queue_in(
     connection: sqlite3.Connection,
     outbounds: Sequence[OutboundMessage],
     stamp: float,
     expires: float,
-) -> tuple[OutboundMessage, ...]:
+) -> tuple[Undelivered, ...]:
     queued = []
     for outbound in outbounds:
         cursor = connection.execute(
@@ -521,8 +725,53 @@ def _queue_in(
             ),
         )
         if cursor.rowcount:
-            queued.append(outbound)
+            queued.append(
+                Undelivered(outbound, expires_at=_when(expires), seq=cursor.lastrowid or 0)
+            )
     return tuple(queued)
+
+
+_OUTBOX_COLUMNS = "seq, id, payload, attempts, not_before, expires_at"
+
+
+def _undelivered(connection: sqlite3.Connection, row: Sequence[Any]) -> Undelivered:
+    """A row of ``_OUTBOX_COLUMNS`` with its pieces; raises ValidationError when damaged."""
+    seq, outbound_id, payload, attempts, not_before, expires_at = row
+    message = _outbound().validate_json(payload)
+    pieces = connection.execute(
+        "SELECT payload, state FROM piece WHERE outbound_id = ? ORDER BY number", (outbound_id,)
+    ).fetchall()
+    return Undelivered(
+        message,
+        tuple(Piece(text, PieceState(state)) for text, state in pieces),
+        attempts,
+        _moment(not_before),
+        _moment(expires_at),
+        seq,
+    )
+
+
+def _purge_in(connection: sqlite3.Connection, box: str, before: float) -> int:
+    found = connection.execute(
+        f"SELECT seq, id FROM {box} WHERE settled_at < ? AND state NOT IN ('pending', 'dead') "
+        f"AND seq <= (SELECT max(seq) FROM {box}) - ? LIMIT ?",
+        (before, KEPT_ROWS, _PURGE_ROWS),
+    ).fetchall()
+    connection.executemany(f"DELETE FROM {box} WHERE seq = ?", [(seq,) for seq, _ in found])
+    if box == "outbox":
+        connection.executemany(
+            "DELETE FROM piece WHERE outbound_id = ?", [(id_,) for _, id_ in found]
+        )
+    return len(found)
+
+
+def _said(payload: str) -> str:
+    """What a stored message says, in a line; "" when that cannot be read."""
+    try:
+        content = json.loads(payload)["content"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return one_line(content, _TEXT_LENGTH) if isinstance(content, str) else ""
 
 
 def _close_outbound(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from datetime import datetime, timedelta
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 from loguru import logger
 
+from nanobot.bus.backlog import Backlog
 from nanobot.bus.bus import MessageBus, Piece, PieceState, Undelivered
 from nanobot.core.errors import ChannelRetryLater, StoreError, Undeliverable
 from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
 
 BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+LONGEST_WAIT_S = 3600.0
+"""No stored time is waited for longer: the clock may have been set back since."""
 SEND_LIMIT_S = 60.0
 """Wall clock round one send; what passes it may have arrived."""
 PARALLEL = 32
@@ -24,32 +29,51 @@ class DeliveryWorker:
     """Hands a channel's outbounds to it; the one owner of retries.
 
     A piece is noted as ``attempting`` before it is sent; when the process died in between, it is
-    sent again and marked. A chat whose head cannot be delivered holds back only itself.
+    sent again and marked. A chat whose head cannot be delivered holds back only itself. Waits and
+    expiry go by ``monotonic`` from the moment an outbound is taken up, so that a clock that jumps
+    neither buries what could be delivered nor makes it wait for ever.
     """
 
     def __init__(
-        self, bus: MessageBus, channel: Channel, clock: Clock, *, parallel: int = PARALLEL
+        self,
+        bus: MessageBus,
+        channel: Channel,
+        clock: Clock,
+        *,
+        parallel: int = PARALLEL,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bus = bus
         self.channel = channel
         self.clock = clock
+        self.monotonic = monotonic
         self.slots = asyncio.Semaphore(parallel)
         self.stopping = asyncio.Event()
         self._chats: dict[str, _Chat] = {}
+        self._backlog: Backlog[Undelivered] = Backlog(
+            lambda after, limit: bus.undelivered(channel.name, after=after, limit=limit),
+            self._recovered,
+            self.waiting,
+            limit=bus.max_queued,
+        )
         bus.on_outbound(self._queued)
 
     async def recover(self) -> None:
         """Take up what a former process left undelivered. Call once, before anything is queued."""
-        for undelivered in await self.bus.undelivered(self.channel.name):
-            self._chat(undelivered.message).put(undelivered)
+        await self._backlog.recover()
 
     def waiting(self) -> int:
-        """How many outbounds wait or are being sent."""
+        """How many outbounds are in memory: they wait or are being sent."""
         return sum(len(chat.queue) + chat.busy for chat in self._chats.values())
+
+    def released(self) -> None:
+        """An outbound has come to its end: there may be room for what waits in the outbox."""
+        self._backlog.released()
 
     async def close(self, grace_s: float) -> None:
         """Finish sends under way within ``grace_s``; the rest stays in the outbox."""
         self.stopping.set()
+        await self._backlog.close()
         tasks = {chat.task for chat in self._chats.values()}
         if not tasks:
             return
@@ -63,31 +87,60 @@ class DeliveryWorker:
         """Drop an idle chat; called by it, with no await in between."""
         del self._chats[key]
 
-    def _queued(self, message: OutboundMessage) -> None:
-        if message.channel == self.channel.name and not self.stopping.is_set():
-            expires_at = self.clock() + self.bus.outbound_expiry
-            self._chat(message).put(Undelivered(message, expires_at=expires_at))
+    def _queued(self, undelivered: Undelivered) -> None:
+        if undelivered.message.channel != self.channel.name or self.stopping.is_set():
+            return
+        if self._backlog.admits(undelivered):
+            self._put(undelivered)
 
-    def _chat(self, message: OutboundMessage) -> _Chat:
-        chat = self._chats.get(message.chat_id)
+    async def _recovered(self, undelivered: Undelivered) -> None:
+        self._put(undelivered)
+
+    def _put(self, undelivered: Undelivered) -> None:
+        key = undelivered.message.chat_id
+        chat = self._chats.get(key)
         if chat is None:
-            chat = self._chats[message.chat_id] = _Chat(self, message.chat_id)
-        return chat
+            chat = self._chats[key] = _Chat(self, key)
+        chat.put(_Delivery(undelivered, self))
+
+
+class _Delivery:
+    """One outbound on its way; the task of its chat is the only owner.
+
+    ``pieces`` follows what the outbox knows, and what it could not be told: ``unnoted`` holds the
+    platform's ids of pieces that were sent and not noted yet.
+    """
+
+    def __init__(self, undelivered: Undelivered, worker: DeliveryWorker) -> None:
+        self.message = undelivered.message
+        self.pieces = list(undelivered.pieces)
+        self.unnoted: dict[int, str] = {}
+        self.attempts = undelivered.attempts
+        self.store_faults = 0
+        now, wall = worker.monotonic(), worker.clock()
+        self.not_before = now
+        if undelivered.not_before is not None:
+            wait_s = (undelivered.not_before - wall).total_seconds()
+            self.not_before += min(max(wait_s, 0.0), LONGEST_WAIT_S)
+        left = worker.bus.outbound_expiry
+        if undelivered.expires_at is not None:
+            left = min(undelivered.expires_at - wall, left)
+        self.expires_at = now + left.total_seconds()
 
 
 class _Chat:
     """The outbounds of one chat, delivered one after the other."""
 
     def __init__(self, worker: DeliveryWorker, key: str) -> None:
-        self.queue: deque[Undelivered] = deque()
+        self.queue: deque[_Delivery] = deque()
         self.busy = False
         self._worker = worker
         self._key = key
         self._mail = asyncio.Event()
         self.task = asyncio.create_task(self._run(), name=f"deliver {worker.channel.name} {key}")
 
-    def put(self, undelivered: Undelivered) -> None:
-        self.queue.append(undelivered)
+    def put(self, delivery: _Delivery) -> None:
+        self.queue.append(delivery)
         self._mail.set()
 
     async def _run(self) -> None:
@@ -105,60 +158,73 @@ class _Chat:
                 await self._deliver(head)
             finally:
                 self.busy = False
+            self._worker.released()
 
-    async def _deliver(self, undelivered: Undelivered) -> None:
+    async def _deliver(self, delivery: _Delivery) -> None:
         """Deliver one outbound to its end: sent, dead, or left for the next start."""
-        worker, bus, message = self._worker, self._worker.bus, undelivered.message
-        attempts = undelivered.attempts
-        wait_until = undelivered.not_before
-        pieces = list(undelivered.pieces)
+        worker, message = self._worker, delivery.message
         while not worker.stopping.is_set():
-            if wait_until is not None and not await self._wait(wait_until):
-                return
-            if undelivered.expires_at is not None and worker.clock() >= undelivered.expires_at:
-                await bus.bury(message.id, "it could not be delivered in time")
+            if not await self._wait(delivery.not_before):
                 return
             try:
-                async with worker.slots:
-                    await self._send(message, pieces)
-                return
-            except Undeliverable as error:
-                logger.bind(outbound=message.id).error(
-                    "{} will not take a message, now a dead letter: {}",
-                    worker.channel.name,
-                    error,
+                if await self._has_ended(delivery):
+                    return
+            except StoreError as error:
+                # Whatever could not be noted is noted, or done, at the next try.
+                delay = BACKOFF_S[min(delivery.store_faults, 4)]
+                delivery.store_faults += 1
+                delivery.not_before = worker.monotonic() + delay
+                logger.bind(outbound=message.id).warning(
+                    "a delivery waits for the disk, next try in {:.0f} s: {}", delay, error
                 )
-                await bus.bury(message.id, str(error))
-                return
-            except ChannelRetryLater as error:
-                reason, after = str(error), error.after or 0.0
-            except Exception as error:
-                logger.bind(outbound=message.id).exception("a delivery failed")
-                reason, after = repr(error), 0.0
-            delay = max(after, BACKOFF_S[min(attempts, len(BACKOFF_S) - 1)])
-            wait_until = worker.clock() + timedelta(seconds=delay)
-            attempts += 1
-            logger.bind(outbound=message.id).warning(
-                "{} does not take a message, next try in {:.0f} s: {}",
-                worker.channel.name,
-                delay,
-                reason,
-            )
-            await self._note_retry(message.id, wait_until, reason)
 
-    async def _note_retry(self, outbound_id: str, until: datetime, reason: str) -> None:
-        """Remember the retry for ``status`` and a restart; without a disk, only here."""
+    async def _has_ended(self, delivery: _Delivery) -> bool:
+        """Try once; False when it is to be tried again. Raises StoreError."""
+        worker, bus, message = self._worker, self._worker.bus, delivery.message
+        if worker.monotonic() >= delivery.expires_at:
+            await bus.bury(message.id, "it could not be delivered in time")
+            return True
         try:
-            await self._worker.bus.retry_at(outbound_id, until, reason)
+            async with worker.slots:
+                await self._send(delivery)
+            return True
+        except Undeliverable as error:
+            logger.bind(outbound=message.id).error(
+                "{} will not take a message, now a dead letter: {}", worker.channel.name, error
+            )
+            await bus.bury(message.id, str(error))
+            return True
+        except ChannelRetryLater as error:
+            reason, after = str(error), error.after or 0.0
+        except StoreError:
+            raise
+        except Exception as error:
+            logger.bind(outbound=message.id).exception("a delivery failed")
+            reason, after = repr(error), 0.0
+        delay = max(after, BACKOFF_S[min(delivery.attempts, len(BACKOFF_S) - 1)])
+        delivery.attempts += 1
+        delivery.not_before = worker.monotonic() + delay
+        logger.bind(outbound=message.id).warning(
+            "{} does not take a message, next try in {:.0f} s: {}",
+            *(worker.channel.name, delay, reason),
+        )
+        until = worker.clock() + timedelta(seconds=delay)
+        await self._note(bus.retry_at(message.id, until, reason))
+        return False
+
+    async def _note(self, write: Awaitable[None]) -> None:
+        """Note what a restart does well to know; without a disk it is known here alone."""
+        try:
+            await write
         except StoreError as error:
             logger.error("a failed delivery could not be noted: {}", error)
 
-    async def _send(self, message: OutboundMessage, pieces: list[Piece]) -> None:
-        """Send what is not sent yet; ``pieces`` follows what the outbox knows."""
-        bus, channel = self._worker.bus, self._worker.channel
-        again = False
+    async def _send(self, delivery: _Delivery) -> None:
+        """Send what is not sent yet."""
+        bus, message, pieces = self._worker.bus, delivery.message, delivery.pieces
+        begun = False
         if not pieces:
-            payloads = await asyncio.to_thread(channel.pieces, message)
+            payloads = await asyncio.to_thread(self._worker.channel.pieces, message)
             if not payloads:
                 await bus.nothing_to_send(message.id)
                 return
@@ -166,33 +232,47 @@ class _Chat:
             pieces.extend(Piece(payload, PieceState.QUEUED) for payload in payloads)
             pieces[0] = Piece(payloads[0], PieceState.ATTEMPTING)
             begun = True
-        else:
-            begun = False
+        elif all(piece.state is PieceState.SENT for piece in pieces) and not delivery.unnoted:
+            await bus.nothing_to_send(message.id)
+            return
         for number, piece in enumerate(pieces):
-            if piece.state is PieceState.SENT:
-                continue
-            again = piece.state is PieceState.ATTEMPTING and not (begun and number == 0)
-            if piece.state is PieceState.QUEUED:
-                await bus.attempting(message.id, number)
-                pieces[number] = Piece(piece.payload, PieceState.ATTEMPTING)
-            try:
-                async with asyncio.timeout(SEND_LIMIT_S):
-                    platform_id = await channel.send(message, piece.payload, again=again)
-            except TimeoutError as error:
-                raise ChannelRetryLater(
-                    f"no answer within {SEND_LIMIT_S:g} s", maybe_sent=True
-                ) from error
-            except ChannelRetryLater as error:
-                if not error.maybe_sent and not again:
-                    await bus.not_sent(message.id, number)
-                    pieces[number] = Piece(piece.payload, PieceState.QUEUED)
-                raise
-            await bus.sent(message.id, number, platform_id, last=number == len(pieces) - 1)
-            pieces[number] = Piece(piece.payload, PieceState.SENT)
+            if piece.state is not PieceState.SENT:
+                fresh = begun and number == 0
+                await self._send_piece(message, delivery, number, fresh=fresh)
+            if number in delivery.unnoted:
+                last = number == len(pieces) - 1
+                await bus.sent(message.id, number, delivery.unnoted[number], last=last)
+                del delivery.unnoted[number]
 
-    async def _wait(self, until: datetime) -> bool:
+    async def _send_piece(
+        self, message: OutboundMessage, delivery: _Delivery, number: int, *, fresh: bool
+    ) -> None:
+        """Send one piece, noted as being attempted; ``fresh``: it was noted so just now."""
+        bus, channel, pieces = self._worker.bus, self._worker.channel, delivery.pieces
+        payload = pieces[number].payload
+        again = pieces[number].state is PieceState.ATTEMPTING and not fresh
+        if pieces[number].state is PieceState.QUEUED:
+            await bus.attempting(message.id, number)
+            pieces[number] = Piece(payload, PieceState.ATTEMPTING)
+        try:
+            async with asyncio.timeout(SEND_LIMIT_S):
+                platform_id = await channel.send(message, payload, again=again)
+        except TimeoutError as error:
+            raise ChannelRetryLater(
+                f"no answer within {SEND_LIMIT_S:g} s", maybe_sent=True
+            ) from error
+        except (ChannelRetryLater, Undeliverable) as error:
+            maybe_sent = isinstance(error, ChannelRetryLater) and error.maybe_sent
+            if not maybe_sent and not again:
+                pieces[number] = Piece(payload, PieceState.QUEUED)
+                await self._note(bus.not_sent(message.id, number))
+            raise
+        pieces[number] = Piece(payload, PieceState.SENT)
+        delivery.unnoted[number] = platform_id
+
+    async def _wait(self, until: float) -> bool:
         """Wait for the time of a retry; False when the worker is stopping."""
-        seconds = (until - self._worker.clock()).total_seconds()
+        seconds = until - self._worker.monotonic()
         if seconds > 0:
             await _either(self._worker.stopping, self._worker.stopping, seconds)
         return not self._worker.stopping.is_set()

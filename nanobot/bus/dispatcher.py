@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import chain, repeat
 from typing import Protocol
 
 from loguru import logger
@@ -16,6 +17,7 @@ from loguru import logger
 from nanobot.agent.commands import CommandTable, Invocation
 from nanobot.agent.turn import Drain, Settlement
 from nanobot.bus.answers import consequences, reply
+from nanobot.bus.backlog import Backlog
 from nanobot.bus.bus import MessageBus, Pending
 from nanobot.core.chat import Usage
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
@@ -23,6 +25,7 @@ from nanobot.core.events import Emit, ignore
 from nanobot.core.identity import Origin
 from nanobot.core.messages import AnswerKind, InboundMessage, OutboundMessage
 from nanobot.core.ports import Clock
+from nanobot.session.entries import Draft, EntryKind
 
 MAX_ATTEMPTS = 3
 """Turns begun for one inbound before it is parked with an apology."""
@@ -30,11 +33,16 @@ IDLE_S = 60.0
 """Seconds after which an actor without mail is retired."""
 RETRY_S = (30.0, 60.0, 120.0, 300.0, 600.0)
 """Waits before an inbound is tried again when no model could be reached."""
+STORE_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""Waits before what the disk did not take is tried again; the last one goes on for ever."""
+LONGEST_WAIT = timedelta(hours=1)
+"""No stored time is waited for longer: the clock may have been set back since."""
 
 PARKED = (
     "Sorry: this message made me fail {attempts} times, so I have put it aside and go on with "
     "the next. It is kept; `nanobot bus list` shows it."
 )
+COMMAND_FAILED = "Sorry: this command failed, and the log says why."
 KEPT = "No model can be reached at the moment ({reason}). Your message is kept; I try again {when}."
 MODEL_SAYS_NO = "I could not answer: {reason}"
 
@@ -83,7 +91,7 @@ class _Running:
     task: asyncio.Task[Settlement]
     started_at: datetime
     waiting_before: int
-    steered: list[str] = field(default_factory=list)
+    steered: list[Pending] = field(default_factory=list)
     drained: bool = False
     stopped: bool = False
 
@@ -148,8 +156,15 @@ class Dispatcher:
         self._stopping = False
         self._actors: dict[str, _Actor] = {}
         self._control: set[asyncio.Task[None]] = set()
+        self._in_control: set[str] = set()
         self._watchers: dict[str, tuple[Emit, asyncio.Future[Outcome]]] = {}
-        bus.on_inbound(self.submit)
+        self._backlog: Backlog[Pending] = Backlog(
+            lambda after, limit: bus.pending(after=after, limit=limit),
+            self._recovered,
+            self.held,
+            limit=bus.max_queued,
+        )
+        bus.on_inbound(self._arrived)
 
     async def recover(self, *, terminals_only: bool = False) -> None:
         """Take up what a former process left in the inbox.
@@ -157,17 +172,43 @@ class Dispatcher:
         A message from a terminal is closed as interrupted: its client is gone. The others are
         left for the gateway with ``terminals_only``.
         """
+        if not terminals_only:
+            await self._backlog.recover()
+            return
         after = 0
         while page := await self.bus.pending(after=after):
-            for seq, pending in page:
-                after = seq
-                inbound = pending.message
-                if inbound.id in self._watchers:
-                    continue
-                if inbound.answer.kind is AnswerKind.TERMINAL:
-                    await self._interrupted(inbound)
-                elif not terminals_only:
-                    self.submit(pending)
+            after = page[-1].seq
+            for pending in page:
+                if pending.message.answer.kind is AnswerKind.TERMINAL:
+                    await self._recovered(pending)
+
+    async def _recovered(self, pending: Pending) -> None:
+        """Take up an inbound as it was found in the inbox."""
+        inbound = pending.message
+        if inbound.id in self._watchers or inbound.id in self._in_control:
+            return
+        if inbound.answer.kind is not AnswerKind.TERMINAL:
+            self.submit(pending)
+            return
+        try:
+            await self.interrupted(inbound)
+        except StoreError as error:
+            logger.error("{} cannot be closed, which the next start does: {}", inbound.id, error)
+
+    def _arrived(self, pending: Pending) -> None:
+        """Take up an inbound just posted; what does not fit into the bound stays in the inbox."""
+        found = self.commands.find(pending.message.content)
+        is_urgent = found is not None and found[0].control
+        if self._backlog.admits(pending) or is_urgent or self.is_watched(pending.message.id):
+            self.submit(pending)
+
+    def held(self) -> int:
+        """How many inbounds are in memory: those that wait, and those being worked on."""
+        return sum(len(actor.mailbox) + actor.busy for actor in self._actors.values())
+
+    def handled(self) -> None:
+        """An actor is done with an inbound: there may be room for what waits in the inbox."""
+        self._backlog.released()
 
     def submit(self, pending: Pending) -> None:
         """Hand an inbound that is in the inbox to its session's actor or the control lane."""
@@ -175,6 +216,7 @@ class Dispatcher:
             return  # it stays in the inbox for the next start
         found = self.commands.find(pending.message.content)
         if found is not None and found[0].control:
+            self._in_control.add(pending.message.id)
             task = asyncio.create_task(self._control_lane(pending.message))
             self._control.add(task)
             task.add_done_callback(self._control.discard)
@@ -219,9 +261,10 @@ class Dispatcher:
         for pending in waiting:
             actor.mailbox.remove(pending)
         if waiting:
-            await self._interrupted(inbound)
+            await self.interrupted(inbound)
 
-    async def _interrupted(self, inbound: InboundMessage) -> None:
+    async def interrupted(self, inbound: InboundMessage) -> None:
+        """Close an inbound from a terminal that is gone, or was told of its failure."""
         await self.bus.settle(
             Settlement(session=inbound.session_key, consumed=(inbound.id,), answer=""),
             state="interrupted",
@@ -259,6 +302,7 @@ class Dispatcher:
         What was cancelled stays in the inbox and is taken up at the next start.
         """
         self._stopping = True
+        await self._backlog.close()
         busy = {actor.task for actor in self._actors.values() if actor.busy} | self._control
         if busy and grace_s > 0:
             await asyncio.wait(busy, timeout=grace_s)
@@ -285,8 +329,11 @@ class Dispatcher:
     async def _control_lane(self, inbound: InboundMessage) -> None:
         try:
             await self.run_command(inbound)
-        except Exception:
+        except Exception as error:
             logger.bind(inbound=inbound.id).exception("a command failed")
+            await self.fail(inbound, COMMAND_FAILED, error)
+        finally:
+            self._in_control.discard(inbound.id)
 
     async def run_command(self, inbound: InboundMessage) -> None:
         """Run the command an inbound holds and settle it with the answer."""
@@ -303,7 +350,9 @@ class Dispatcher:
     async def settle(self, inbound: InboundMessage, settlement: Settlement) -> None:
         """Commit a settlement with its consequences, then tell whoever waits."""
         result = consequences(inbound, settlement)
-        await self.bus.settle(settlement, result.outbounds, result.posts)
+        await self.insist(
+            inbound, lambda: self.bus.settle(settlement, result.outbounds, result.posts)
+        )
         for inbound_id in settlement.consumed:
             self.tell(
                 inbound_id,
@@ -312,14 +361,50 @@ class Dispatcher:
                 ),
             )
 
-    async def fail(self, inbound: InboundMessage, text: str, error: BaseException) -> None:
+    async def park(self, inbound: InboundMessage, attempts: int, error: BaseException) -> None:
+        """Put an inbound aside that failed too often, out of the model's view as well."""
+        mark = Draft(
+            kind=EntryKind.PARKED,
+            message=None,
+            inbound_id=inbound.id,
+            principal=str(inbound.principal),
+            trust=inbound.trust,
+        )
+        await self.fail(inbound, PARKED.format(attempts=attempts), error, mark)
+
+    async def fail(
+        self, inbound: InboundMessage, text: str, error: BaseException, *entries: Draft
+    ) -> None:
         """Settle an inbound that no turn can answer with a line for its sender."""
-        settlement = Settlement(session=inbound.session_key, consumed=(inbound.id,), answer="")
+        settlement = Settlement(
+            session=inbound.session_key, consumed=(inbound.id,), answer="", entries=entries
+        )
         outbounds: tuple[OutboundMessage, ...] = ()
         if inbound.answer.kind in (AnswerKind.REPLY, AnswerKind.REPLY_UNLESS_SILENT):
-            outbounds = (reply(inbound, text),)
-        await self.bus.settle(settlement, outbounds, state="dead", error=str(error))
+            # Not the id of an answer: the owner may have it tried again, and then there is one.
+            kind = f"failed-{self.clock().timestamp():.0f}"
+            outbounds = (reply(inbound, text, kind=kind),)
+        # What failed at a terminal was said there: there is nothing to retry.
+        state = "interrupted" if inbound.answer.kind is AnswerKind.TERMINAL else "dead"
+        await self.insist(
+            inbound,
+            lambda: self.bus.settle(settlement, outbounds, state=state, error=str(error)),
+        )
         self.tell(inbound.id, Outcome(error=error))
+
+    async def insist(self, inbound: InboundMessage, write: Callable[[], Awaitable[object]]) -> None:
+        """Repeat a write until the disk takes it: what it notes has happened already.
+
+        A client that waits at a terminal is told at once.
+        """
+        for delay in chain(STORE_RETRY_S, repeat(STORE_RETRY_S[-1])):
+            try:
+                await write()
+            except StoreError as error:
+                self.tell(inbound.id, Outcome(error=error))
+            else:
+                return
+            await asyncio.sleep(delay)
 
     def tell(self, inbound_id: str, outcome: Outcome) -> None:
         """Hand the outcome to the client that waits for this inbound, if there is one."""
@@ -348,6 +433,7 @@ class _Actor:
         self.mailbox: deque[Pending] = deque()
         self.running: _Running | None = None
         self.busy = False
+        self._store_faults = 0
         self._dispatcher = dispatcher
         self._mail = asyncio.Event()
         self.task = asyncio.create_task(self._run(), name=f"session {key}")
@@ -382,20 +468,32 @@ class _Actor:
             pending = self.mailbox.popleft()
             self.busy = True
             try:
-                await self._handle(pending)
-            except Exception as error:
-                logger.bind(session=self.key, inbound=pending.message.id).exception(
-                    "handling a message failed"
-                )
-                await self._failed(pending, error)
+                await self._work(pending)
+                self._store_faults = 0
+            except StoreError as error:
+                await self._store_failed(pending, error)
             finally:
                 self.busy = False
+            self._dispatcher.handled()
+
+    async def _work(self, pending: Pending) -> None:
+        """Handle an inbound to its end, or put it back for later; raises StoreError alone."""
+        try:
+            await self._handle(pending)
+        except StoreError:
+            raise
+        except Exception as error:
+            logger.bind(session=self.key, inbound=pending.message.id).exception(
+                "handling a message failed"
+            )
+            await self._failed(pending, error)
 
     async def _wait_until_due(self, pending: Pending) -> None:
         """Wait for the time of a deferred message, or for new mail: the fault may be over."""
         if pending.not_before is None:
             return
-        wait = (pending.not_before - self._dispatcher.clock()).total_seconds()
+        left = min(pending.not_before - self._dispatcher.clock(), LONGEST_WAIT)
+        wait = left.total_seconds()
         if wait <= 0:
             return
         self._mail.clear()
@@ -411,12 +509,11 @@ class _Actor:
             await dispatcher.run_command(inbound)
             return
         async with dispatcher.slots.hold(inbound.origin):
-            attempts = await dispatcher.bus.claim(inbound.id)
+            attempts = await dispatcher.bus.claim(inbound.id, again=self._store_faults > 0)
             if attempts is None:
                 return  # a turn that was cut off had taken it in, and has settled it since
             if attempts > MAX_ATTEMPTS:
-                text = PARKED.format(attempts=MAX_ATTEMPTS)
-                await dispatcher.fail(inbound, text, RuntimeError("it failed too often"))
+                await dispatcher.park(inbound, MAX_ATTEMPTS, RuntimeError("it failed too often"))
                 return
             await self._turn(pending)
 
@@ -441,23 +538,33 @@ class _Actor:
             progress = dispatcher.progress(inbound.channel)
             if progress is not None and not dispatcher.is_watched(inbound.id):
                 progress.ended(inbound)
-        if task.cancelled():
-            if running.stopped:
-                settlement = await dispatcher.turns.stopped(inbound, running.steered)
-                await dispatcher.bus.settle(settlement)
-                for inbound_id in settlement.consumed:
-                    dispatcher.tell(inbound_id, Outcome(error=TurnStopped("stopped")))
+        if task.cancelled() and running.stopped:
+            await dispatcher.insist(inbound, lambda: self._settle_stopped(running))
             return
-        error = task.exception()
+        error = RuntimeError("it was cancelled") if task.cancelled() else task.exception()
         if error is None:
             await dispatcher.settle(inbound, task.result())
-        elif isinstance(error, ProviderError):
+            return
+        # What it has taken in, and not answered, keeps its place.
+        self.mailbox.extendleft(reversed(running.steered))
+        if isinstance(error, StoreError):
+            raise error
+        if isinstance(error, ProviderError):
             await self._model_failed(pending, error)
         else:
             logger.bind(session=self.key, inbound=inbound.id).opt(exception=error).error(
                 "a turn failed"
             )
             await self._failed(pending, error)
+
+    async def _settle_stopped(self, running: _Running) -> None:
+        """Close a turn that the user has stopped, and what it had taken in."""
+        dispatcher = self._dispatcher
+        steered = [pending.message.id for pending in running.steered]
+        settlement = await dispatcher.turns.stopped(running.inbound, steered)
+        await dispatcher.bus.settle(settlement)
+        for inbound_id in settlement.consumed:
+            dispatcher.tell(inbound_id, Outcome(error=TurnStopped("stopped")))
 
     def _drain(self) -> tuple[InboundMessage, ...]:
         """What the running turn takes in now: see ``QueueMode``."""
@@ -473,15 +580,14 @@ class _Actor:
                 allowed = running.waiting_before if first else 0
             case _:
                 allowed = 0
-        taken: list[InboundMessage] = []
+        taken: list[Pending] = []
         while len(taken) < allowed and _may_steer(self.mailbox[0].message, running.inbound):
             message = self.mailbox[0].message
-            if self._dispatcher.commands.find(message.content) is not None:
+            if not self._dispatcher.commands.steers(message.content):
                 break
-            self.mailbox.popleft()
-            taken.append(message)
-        running.steered.extend(message.id for message in taken)
-        return tuple(taken)
+            taken.append(self.mailbox.popleft())
+        running.steered.extend(taken)
+        return tuple(pending.message for pending in taken)
 
     async def _model_failed(self, pending: Pending, error: ProviderError) -> None:
         dispatcher = self._dispatcher
@@ -510,10 +616,23 @@ class _Actor:
         inbound = pending.message
         attempts = pending.attempts + 1
         if attempts >= MAX_ATTEMPTS or dispatcher.is_watched(inbound.id):
-            await dispatcher.fail(inbound, PARKED.format(attempts=attempts), error)
+            await dispatcher.park(inbound, attempts, error)
             return
         until = dispatcher.clock() + timedelta(seconds=2.0**attempts)
         self.mailbox.appendleft(Pending(inbound, attempts, not_before=until, told=pending.told))
+
+    async def _store_failed(self, pending: Pending, error: StoreError) -> None:
+        """The disk is at fault, not the message: it waits, and no attempt is counted."""
+        dispatcher = self._dispatcher
+        inbound = pending.message
+        if dispatcher.is_watched(inbound.id):
+            dispatcher.tell(inbound.id, Outcome(error=error))
+            await dispatcher.insist(inbound, lambda: dispatcher.interrupted(inbound))
+            return
+        delay = STORE_RETRY_S[min(self._store_faults, len(STORE_RETRY_S) - 1)]
+        self._store_faults += 1
+        until = dispatcher.clock() + timedelta(seconds=delay)
+        self.mailbox.appendleft(replace(pending, not_before=until))
 
 
 def _may_steer(message: InboundMessage, running: InboundMessage) -> bool:

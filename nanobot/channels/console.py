@@ -34,11 +34,13 @@ class ConsoleServer:
         holder: str,
         ask: Ask,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
+        letters: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._home = home
         self._holder = holder
         self._ask = ask
         self._status = status
+        self._letters = letters
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
@@ -97,6 +99,8 @@ class ConsoleServer:
                     await self._answer(protocol.question_of(content), reader, writer)
                 case "status":
                     writer.write(protocol.line("status", await self._status()))
+                case "letters":
+                    writer.write(protocol.line("letters", await self._letters(content)))
                 case _:
                     pass  # a stop that came after its turn had ended
             await writer.drain()

@@ -1,8 +1,9 @@
 """The lines that a command and the process holding the home exchange over the Unix socket.
 
 Each line is one JSON object with one key that names it. The client opens with ``hello``, the
-server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop`` or
-``status``; the server sends any number of ``event`` and at last ``outcome``, or ``status``.
+server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop``, ``status``
+or ``letters``; the server sends any number of ``event`` and at last ``outcome``, or ``status`` or
+``letters``.
 """
 
 from __future__ import annotations

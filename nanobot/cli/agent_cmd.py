@@ -38,8 +38,7 @@ def agent(
     if text is None:
         from nanobot.cli.repl import converse
 
-        converse(cli, session=session, model=model, logs=logs)
-        return
+        raise typer.Exit(converse(cli, session=session, model=model, markdown=markdown, logs=logs))
     if not text.strip():
         raise typer.BadParameter("there is no message; write one after -m or on stdin")
     from nanobot.channels.socket_protocol import Question
@@ -47,7 +46,7 @@ def agent(
 
     attended = sys.stdin.isatty() or sys.stderr.isatty()
     question = Question(text, session, model, attended)
-    raise typer.Exit(ask_once(cli, question, as_json=as_json, logs=logs))
+    raise typer.Exit(ask_once(cli, question, as_json=as_json, markdown=markdown, logs=logs))
 
 
 def _question(message: str | None) -> str | None:

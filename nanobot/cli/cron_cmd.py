@@ -118,7 +118,7 @@ def run(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None
     cli: CliContext = context.obj
     find(_edits(cli).file.load(), job)
     question = Question(f"/cron run {job}", "cli:cron")
-    raise typer.Exit(ask_once(cli, question, as_json=False, logs=False))
+    raise typer.Exit(ask_once(cli, question, as_json=False, markdown=False, logs=False))
 
 
 def _switch(cli: CliContext, job: str, *, enabled: bool) -> None:

@@ -83,11 +83,19 @@ class LocalTalk:
         self._loop = asyncio.get_running_loop()
         self._leave = asyncio.Event()
         async with open_app(
-            self._loaded, self._cli.home, self._cli.environ, offline_allowed=True
+            self._loaded,
+            self._cli.home,
+            self._cli.environ,
+            offline_allowed=True,
+            lasting=self._serves_socket,
         ) as app:
             await app.dispatcher.recover(terminals_only=True)
             server = ConsoleServer(
-                self._cli.home, holder="REPL", ask=app.dispatcher.ask, status=app.status
+                self._cli.home,
+                holder="REPL",
+                ask=app.dispatcher.ask,
+                status=app.status,
+                letters=app.letters,
             )
             if self._serves_socket:
                 await server.start()

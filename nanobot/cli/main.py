@@ -9,6 +9,8 @@ import typer
 from typer.exceptions import TyperException
 
 from nanobot.cli.agent_cmd import agent
+from nanobot.cli.bus_cmd import bus_app
+from nanobot.cli.channels_cmd import channels_app
 from nanobot.cli.config_cmd import config_app
 from nanobot.cli.context import CliContext
 from nanobot.cli.cron_cmd import cron_app
@@ -20,6 +22,8 @@ from nanobot.cli.exits import (
     EXIT_USAGE,
 )
 from nanobot.cli.gateway_cmd import gateway
+from nanobot.cli.onboard_cmd import onboard
+from nanobot.cli.skills_cmd import skills_app
 from nanobot.cli.status_cmd import status
 from nanobot.core.errors import ConfigError, GatewayError, NanobotError, ProviderError
 from nanobot.store.home import Home
@@ -33,11 +37,15 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(onboard)
 app.command()(agent)
 app.command()(gateway)
 app.command()(status)
+app.add_typer(bus_app, name="bus")
+app.add_typer(channels_app, name="channels")
 app.add_typer(config_app, name="config")
 app.add_typer(cron_app, name="cron")
+app.add_typer(skills_app, name="skills")
 
 
 def _version(value: bool) -> None:
@@ -86,6 +94,15 @@ def main() -> None:
     except BrokenPipeError:
         # The reader of our output has gone; nothing is left to say and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_FAILURE
+    except Exception as error:
+        if os.environ.get("NANOBOT_DEBUG"):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        print(
+            f"nanobot: a defect of nanobot: {reason} (NANOBOT_DEBUG=1 shows where)",
+            file=sys.stderr,
+        )
         code = EXIT_FAILURE
     sys.exit(code if isinstance(code, int) else 0)
 

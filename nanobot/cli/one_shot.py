@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 from nanobot.channels.socket_protocol import Question, Reply
 from nanobot.cli.context import CliContext
 from nanobot.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_PROVIDER, EXIT_USAGE
-from nanobot.cli.show import StderrProgress
+from nanobot.cli.show import StderrProgress, printable, styled
 from nanobot.cli.talk import SocketTalk, Talk
 
 OFFLINE = (
@@ -16,10 +17,7 @@ OFFLINE = (
     "(`nanobot agent -m help` lists what it understands). To connect a real one: {how}"
 )
 WITH_OLLAMA = "`nanobot config set agents.defaults.model ollama/{model}` (Ollama runs here)."
-WITH_KEY = (
-    "`nanobot config set providers.NAME.apiKey KEY` and "
-    "`nanobot config set agents.defaults.model MODEL`."
-)
+WITH_KEY = "`nanobot onboard` (it asks for a provider, its key and a model)."
 _EXITS = {
     "": 0,
     "provider": EXIT_PROVIDER,
@@ -29,12 +27,14 @@ _EXITS = {
 }
 
 
-def ask_once(cli: CliContext, question: Question, *, as_json: bool, logs: bool) -> int:
+def ask_once(
+    cli: CliContext, question: Question, *, as_json: bool, markdown: bool, logs: bool
+) -> int:
     """Ask, print the answer or one line on stderr; returns the exit code."""
     talk = SocketTalk.connect(cli.home)
     if talk is not None:
         with talk:
-            return _ask(talk, question, as_json=as_json)
+            return _ask(cli, talk, question, as_json=as_json, markdown=markdown)
     from nanobot.cli.local import LocalTalk, take_over
     from nanobot.cli.setup import load, set_up_logs
 
@@ -42,20 +42,31 @@ def ask_once(cli: CliContext, question: Question, *, as_json: bool, logs: bool) 
     set_up_logs(loaded, logs=logs)
     with take_over(cli, loaded, "one-shot") as taken:
         if isinstance(taken, LocalTalk) and question.model is None and taken.app.models.is_offline:
-            print(_offline_hint(cli), file=sys.stderr)
-        return _ask(taken, question, as_json=as_json)
+            print(offline_hint(cli), file=sys.stderr)
+        return _ask(cli, taken, question, as_json=as_json, markdown=markdown)
 
 
-def _ask(talk: Talk, question: Question, *, as_json: bool) -> int:
+def _ask(cli: CliContext, talk: Talk, question: Question, *, as_json: bool, markdown: bool) -> int:
     reply = talk.ask(question, StderrProgress())
     if reply.failure:
-        print(f"nanobot: {reply.answer}", file=sys.stderr)
+        print(f"nanobot: {printable(reply.answer)}", file=sys.stderr)
     else:
-        print(_as_json(reply) if as_json else reply.answer)
+        text = _as_json(reply) if as_json else reply.answer
+        is_markdown = markdown and not as_json and styled(cli.environ)
+        print(_for_eyes(text, markdown=is_markdown) if sys.stdout.isatty() else text)
     return _EXITS[reply.failure]
 
 
-def _offline_hint(cli: CliContext) -> str:
+def _for_eyes(text: str, *, markdown: bool) -> str:
+    """An answer as a terminal is sent it: harmless, and laid out where it can be."""
+    if not markdown:
+        return printable(text)
+    from nanobot.cli.markdown_view import rendered
+
+    return rendered(printable(text), shutil.get_terminal_size().columns)
+
+
+def offline_hint(cli: CliContext) -> str:
     """How to connect a real model: the one that runs here already, or one with a key."""
     from nanobot.providers.ollama import running_models
 

@@ -4,8 +4,44 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 from nanobot.core.events import Event, Notice, ToolFinished, ToolStarted
+
+# Control characters as their pictures, so that one sees that something was there; a carriage
+# return and what reorders text (Unicode TR 9's embeddings, overrides and isolates) just go.
+_PICTURES: Mapping[int, str | None] = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)},
+    0x0D: None,
+    0x7F: "\u2421",
+    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A))),
+}
+
+
+def printable(text: str) -> str:
+    """``text`` without anything a terminal would obey: no escape sequence, no reordering."""
+    return text.translate(_PICTURES)
+
+
+def moves(environ: Mapping[str, str]) -> bool:
+    """Whether the terminal understands cursor movement (TERM says so)."""
+    return environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def styled(environ: Mapping[str, str]) -> bool:
+    """Whether a terminal may be sent colours and weights (NO_COLOR, TERM)."""
+    return moves(environ) and not environ.get("NO_COLOR")
+
+
+def tool_line(name: str, summary: str) -> str:
+    """A tool call on one line."""
+    return printable(f"· {name} {summary}".replace("\n", " ").rstrip())
+
+
+def failed_line(name: str, seconds: float) -> str:
+    """A tool call that failed, on one line."""
+    return printable(f"· {name} failed after {seconds:.1f} s")
 
 
 class StderrProgress:
@@ -13,22 +49,19 @@ class StderrProgress:
 
     def __init__(self) -> None:
         self._watched = sys.stderr.isatty()
-        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if _colours() else ("", "")
+        is_styled = self._watched and styled(os.environ)
+        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if is_styled else ("", "")
 
     def __call__(self, event: Event) -> None:
         match event:
             case Notice(text):
-                print(f"nanobot: {text}", file=sys.stderr, flush=True)
+                print(f"nanobot: {printable(text)}", file=sys.stderr, flush=True)
             case ToolStarted(_, name, summary) if self._watched:
-                self._line(f"· {name} {summary}")
+                self._line(tool_line(name, summary))
             case ToolFinished(_, name, ok, seconds) if self._watched and not ok:
-                self._line(f"· {name} failed after {seconds:.1f} s")
+                self._line(failed_line(name, seconds))
             case _:
                 pass
 
     def _line(self, text: str) -> None:
         print(f"{self._dim}{text}{self._plain}", file=sys.stderr, flush=True)
-
-
-def _colours() -> bool:
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")

@@ -91,6 +91,14 @@ class SocketTalk:
             raise GatewayError(f"the {self.holder} answered {name} instead of its status")
         return content
 
+    def letters(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the holder of the home answers to a request about dead letters."""
+        self._send("letters", request)
+        name, content = self._receive()
+        if name != "letters" or not isinstance(content, dict):
+            raise GatewayError(f"the {self.holder} answered {name} instead of its letters")
+        return content
+
     def close(self) -> None:
         """Hang up; twice is once."""
         self._lines.close()

@@ -281,10 +281,12 @@ class ModelOverride(Section):
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
         default=None, description="Request field that limits the answer."
     )
-    temperature: Number | Literal["omit"] | None = Field(
+    temperature: (
+        Annotated[Number, Field(ge=0, le=2), Expected("a number from 0 to 2")]
+        | Literal["omit"]
+        | None
+    ) = Field(
         default=None,
-        ge=0,
-        le=2,
         description="The only temperature the model accepts, or `omit` to send none.",
     )
     context_window: Whole | None = Field(

@@ -112,7 +112,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class LLMResponse:
-    """One complete answer of a model; ``model`` is the name of the one that answered."""
+    """One complete answer of a model.
+
+    ``model`` is the name of the one that answered, ``provider`` the one it was asked through.
+    ``footnote`` tells the person who reads the answer that another than the usual model gave it;
+    it is never part of the history.
+    """
 
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
@@ -121,3 +126,5 @@ class LLMResponse:
     reasoning_content: str = ""
     thinking_blocks: tuple[Mapping[str, Any], ...] = field(default=())
     model: str = ""
+    provider: str = ""
+    footnote: str = ""

@@ -41,7 +41,10 @@ class LLMProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel:
-    """A model and how it is called; sizes in tokens. ``reflect``: ask it to assess results."""
+    """A model and how it is called; sizes in tokens.
+
+    ``reflect``: ask it to assess results. ``vision``: it can be shown pictures.
+    """
 
     provider: LLMProvider
     model: str
@@ -49,6 +52,7 @@ class ChosenModel:
     temperature: float
     context_window: int
     reflect: bool = False
+    vision: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,9 @@ class Tool(ABC, Generic[ArgumentsT]):
         """
         return None
 
+    async def stopped(self, inbound_id: str) -> None:
+        """End what a turn has left running: the user stopped that turn."""
+
     @classmethod
     def spec(cls) -> ToolSpec:
         """The tool as the model sees it, JSON Schema without pydantic's titles."""

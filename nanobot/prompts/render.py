@@ -49,6 +49,18 @@ def heartbeat_task(text: str, path: Path) -> str:
     return _render("heartbeat_task", text=text.strip(), path=path)
 
 
+def skill_command(*, command: str, skill: str, folder: Path, body: str, arguments: str) -> str:
+    """A skill's body as the model gets it when somebody types its command."""
+    return _render(
+        "skill_command",
+        command=command,
+        skill=skill,
+        folder=folder,
+        body=body,
+        arguments=arguments,
+    )
+
+
 def turn_header(
     *,
     now: datetime,

@@ -11,12 +11,12 @@ from nanobot.core.chat import FinishReason, LLMResponse, ToolCall, Usage
 from nanobot.core.events import Emit, ReasoningDelta, TextDelta
 from nanobot.providers.failures import EndpointRefused, Garbled, failure_in_document
 from nanobot.providers.thinking import Split, ThinkSplitter
+from nanobot.providers.thinking_blocks import ThinkingBlocks
 from nanobot.providers.wire import nine_characters
 
 _CUT_BY_LENGTH = {"length", "max_tokens", "model_length"}
 _FILTERED = {"content_filter", "safety", "sensitive", "prohibited_content"}
 _BROKEN = {"error", "network_error"}
-_MERGED_DETAILS = ("text", "summary")
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Answer:
         self._thinking = ThinkSplitter()
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._details: list[dict[str, Any]] = []
+        self._blocks = ThinkingBlocks()
         self._calls: list[_Call] = []
         self._usage: Usage | None = None
         self._finish = ""
@@ -112,7 +112,7 @@ class Answer:
             finish_reason=FinishReason.LENGTH if self._finish in _CUT_BY_LENGTH else finish,
             usage=self._usage,
             reasoning_content="".join(self._reasoning),
-            thinking_blocks=tuple(self._details),
+            thinking_blocks=self._blocks.whole(),
             model=self._model,
         )
 
@@ -122,8 +122,9 @@ class Answer:
         self._add_reasoning(
             self._thought.add(_text(delta.get("reasoning_content") or delta.get("reasoning")))
         )
-        for detail in _mappings(delta.get("reasoning_details")):
-            self._add_detail(detail)
+        for fragments in ("reasoning_details", "thinking_blocks"):
+            for fragment in _mappings(delta.get(fragments)):
+                self._blocks.add(fragment)
         for field_name in ("content", "refusal"):
             self._take_content(delta.get(field_name))
         for call in _mappings(delta.get("tool_calls")):
@@ -150,18 +151,6 @@ class Answer:
         if text:
             self._reasoning.append(text)
             self._emit(ReasoningDelta(text))
-
-    def _add_detail(self, detail: Mapping[str, Any]) -> None:
-        """OpenRouter streams its reasoning blocks in fragments, numbered by ``index``."""
-        last = self._details[-1] if self._details else {}
-        keys = [key for key in _MERGED_DETAILS if key in detail and key in last]
-        if not keys or any(last.get(key) != detail.get(key) for key in ("type", "index")):
-            self._details.append(dict(detail))
-            return
-        joined = {key: _text(last[key]) + _text(detail[key]) for key in keys}
-        self._details[-1] = (
-            last | {key: value for key, value in detail.items() if value is not None} | joined
-        )
 
     def _take_call(self, delta: Mapping[str, Any]) -> None:
         function = delta.get("function")

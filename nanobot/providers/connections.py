@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import httpx
 
-from nanobot.providers.failures import ConnectionBroke
+from nanobot.providers.failures import ConnectionBroke, system_reason
 from nanobot.providers.tls import TLS
 
 _KEEP_ALIVE_S = 60.0
@@ -78,15 +77,4 @@ class Connections:
 
 
 def _reason(error: BaseException) -> str:
-    """The operating system's words behind ``error``, which libraries wrap several times."""
-    reason = str(error) or type(error).__name__
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
-        if isinstance(cause, ConnectionError) and cause.errno:
-            reason = os.strerror(cause.errno)
-        elif isinstance(cause, OSError) and cause.strerror:
-            reason = cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return reason
+    return system_reason(error) or str(error) or type(error).__name__

@@ -47,17 +47,32 @@ class Options:
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request, in a fixed order."""
+        quirks = self.quirks
         fields: dict[str, Any] = {"stream": True}
         if USAGE not in self.refused:
             fields[USAGE] = {"include_usage": True}
         if self._limit_field not in self.refused:
             fields[self._limit_field] = self.max_tokens
-        if self.quirks.takes_temperature and TEMPERATURE not in self.refused:
-            fields[TEMPERATURE] = self.temperature
-        effort = self.quirks.effort_off if self.reasoning_effort == "off" else self.reasoning_effort
-        if effort is not None and EFFORT not in self.refused:
+        effort = self._effort
+        alone = effort is not None and quirks.effort_room is not None
+        if quirks.takes_temperature and not alone and TEMPERATURE not in self.refused:
+            fixed = quirks.temperature
+            fields[TEMPERATURE] = self.temperature if fixed is None else fixed
+        if effort is not None:
             fields[EFFORT] = effort
+        if quirks.asks_for_cost:
+            fields["usage"] = {"include": True}
         return fields
+
+    @property
+    def _effort(self) -> str | None:
+        """The reasoning effort to be sent, or None."""
+        quirks = self.quirks
+        if EFFORT in self.refused or not quirks.takes_effort:
+            return None
+        if quirks.effort_room is not None and self.max_tokens <= quirks.effort_room:
+            return None
+        return quirks.effort_off if self.reasoning_effort == "off" else self.reasoning_effort
 
     @property
     def _limit_field(self) -> str:

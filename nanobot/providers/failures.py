@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,8 +66,11 @@ _QUOTA_CODES = {
     "billing_hard_limit_reached",
     "billing_not_active",
     "exceeded_current_quota_error",
+    "billing_error",
     "1113",  # Zhipu
 }
+_QUOTA_TEXT = re.compile(r"credit balance is too low", re.IGNORECASE)
+_KEY_TEXT = re.compile(r"API_KEY_INVALID|API key (not valid|expired)", re.IGNORECASE)
 _KEY_CODES = {"invalid_api_key", "authentication_error", "unauthorized", "missing_api_key"}
 _FILTER_CODES = {
     "content_filter",
@@ -85,7 +89,10 @@ _OVERFLOW_STATUS = {400, 413, 422, 500}
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a provider is: ``url`` as requested, ``secrets`` which no text may show."""
+    """Where a provider is, and the ``secrets`` which no text may show.
+
+    ``url`` is the one requested, or words where only litellm knows it.
+    """
 
     name: str
     url: str
@@ -95,6 +102,8 @@ class Endpoint:
     def shown(self) -> str:
         """The URL without user, password and query."""
         parts = urlsplit(self.url)
+        if not parts.netloc:
+            return self.url
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     @property
@@ -219,11 +228,11 @@ def classify(failure: Failure, endpoint: Endpoint, model: str) -> ProviderError:
         return ContextOverflow(line(f"{name}: the request is too large for {model}", said))
     if codes & _FILTER_CODES or (status == 403 and _was_moderated(failure)):
         return Refused(line(f"{name}: the content filter declined", said))
-    if status == 402 or codes & _QUOTA_CODES:
+    if status == 402 or codes & _QUOTA_CODES or _QUOTA_TEXT.search(failure.body):
         return AuthFailed(
             line(f"{name}: no credit or quota is left", said, "top up, or " + endpoint.key_hint)
         )
-    if status in {401, 403} or codes & _KEY_CODES:
+    if status in {401, 403} or codes & _KEY_CODES or _KEY_TEXT.search(failure.body):
         verb = "allow this with" if status == 403 else "accept"
         return AuthFailed(line(f"{name} does not {verb} the API key", said, endpoint.key_hint))
     if status == 404 or codes & _MODEL_CODES:
@@ -255,6 +264,21 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
         return None
     since = _http_date(headers.get("date")) or now
     return max(0.0, (moment - since).total_seconds())
+
+
+def system_reason(error: BaseException) -> str | None:
+    """The operating system's words behind ``error``, which libraries wrap several times."""
+    reason = None
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        if isinstance(cause, ConnectionError) and cause.errno:
+            reason = os.strerror(cause.errno)
+        elif isinstance(cause, OSError) and cause.strerror:
+            reason = cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return reason
 
 
 def _seconds(value: str | None) -> float | None:

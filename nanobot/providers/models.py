@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nanobot.config.schema import AgentDefaults, ProvidersConfig
-from nanobot.core.errors import AuthFailed
+from nanobot.core.errors import AuthFailed, ProviderError
 from nanobot.core.ports import ChosenModel, LLMProvider
 from nanobot.providers import registry
+from nanobot.providers.fallback import Candidate, Fallback, Outages
+from nanobot.providers.known_models import DEFAULT_WINDOW, context_window, reasons, sees
+from nanobot.providers.litellm_chat import LiteLLMChat
+from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.offline import OfflineModel
 from nanobot.providers.openai_chat import OpenAIChat
+from nanobot.providers.quirks import Quirks, quirks_at
 from nanobot.providers.retry import Retrying
 from nanobot.providers.tls import TLS
 
@@ -26,6 +32,7 @@ class Models:
         *,
         tls: TLS,
         offline_allowed: bool,
+        outages: Outages | None = None,
     ) -> None:
         self._defaults = defaults
         self._providers = providers
@@ -33,6 +40,8 @@ class Models:
         self._offline_allowed = offline_allowed
         self._adapters: dict[str, LLMProvider] = {}
         self._tls = tls
+        self._litellm = LiteLLM()
+        self._outages = outages or Outages()
 
     @property
     def is_offline(self) -> bool:
@@ -42,37 +51,109 @@ class Models:
     def choose(self, model: str | None) -> ChosenModel:
         """The model named, or the configured one, or with nothing configured the offline one.
 
-        Raises AuthFailed, saying what to type, when there is none that could be asked.
+        Where ``agents.defaults.fallbackModels`` names others, they stand in for it. Raises
+        AuthFailed, saying what to type, when there is none that could be asked.
         """
         name = model or self._defaults.model
         if name is None or name == OFFLINE:
             return self._offline(name)
-        choice = self.explain(name)
-        settings = choice.settings
-        window = self._defaults.context_window or registry.context_window(choice.model, settings)
-        override = settings.models.get(choice.model)
-        reasons = override.reasoning if override is not None else None
-        reflect = self._defaults.reflect
+        names = self._order(name)
+        if len(names) == 1:
+            return self._chosen(self.explain(name))
+        candidates: list[Candidate] = []
+        usable: list[ChosenModel] = []
+        for each in names:
+            try:
+                chosen = self._chosen(self.explain(each))
+            except AuthFailed as error:
+                candidates.append(Candidate(each, error=error))
+            else:
+                usable.append(chosen)
+                candidates.append(Candidate(each, chosen.model, chosen.provider, chosen.max_tokens))
+        if not usable:
+            raise candidates[0].error or AuthFailed(f"{name} cannot be asked")
+        first = usable[0]
         return ChosenModel(
-            provider=self._adapter(choice),
-            model=choice.model,
-            max_tokens=min(self._defaults.max_tokens, window // 2),
-            temperature=self._defaults.temperature,
-            context_window=window,
-            reflect=reflect == "on" or (reflect == "auto" and reasons is False),
+            provider=Fallback(candidates, self._outages),
+            model=first.model,
+            max_tokens=max(one.max_tokens for one in usable),
+            temperature=first.temperature,
+            context_window=first.context_window,
+            reflect=first.reflect,
+            vision=first.vision,
         )
 
     def explain(self, model: str) -> registry.Choice:
-        """Which provider serves a model and why; raises AuthFailed as ``choose`` does."""
-        return registry.choose(
-            model, self._providers, self._environ, explicit=self._defaults.provider
-        )
+        """Which provider serves a model and why; raises AuthFailed as ``choose`` does.
+
+        ``agents.defaults.provider`` holds for the configured model, and for others unless their
+        prefix names a provider that is set up beside one that is no gateway.
+        """
+        explicit = self._defaults.provider
+        if (
+            explicit != "auto"
+            and model != self._defaults.model
+            and not registry.BY_NAME[explicit].gateway
+            and registry.named_by_prefix(model, self._providers, self._environ) is not None
+        ):
+            explicit = "auto"
+        return registry.choose(model, self._providers, self._environ, explicit=explicit)
+
+    def describe(self, model: str | None) -> str:
+        """A line for a person: the model, through which provider and why, and what stands in."""
+        name = model or self._defaults.model
+        if name is None or name == OFFLINE:
+            return self._offline(name).model
+        choice = self.explain(name)
+        others = self._order(name)[1:]
+        through = " by litellm" if choice.uses_litellm else ""
+        text = f"{name}, through {choice.spec.name}{through} ({choice.why})"
+        return f"{text}; if it cannot answer: {', '.join(others)}" if others else text
+
+    async def warm_up(self) -> None:
+        """Load what the configured model will need, so that its first answer need not wait.
+
+        A fault is left to the first call, which has somebody to tell.
+        """
+        name = self._defaults.model
+        if name is None or name == OFFLINE:
+            return
+        try:
+            if self.explain(name).uses_litellm:
+                await self._litellm.load()
+        except ProviderError:
+            return
 
     async def aclose(self) -> None:
         """Close every connection."""
         for adapter in self._adapters.values():
             await adapter.aclose()
         self._adapters.clear()
+        await self._litellm.aclose()
+
+    def _order(self, name: str) -> tuple[str, ...]:
+        """The model and those that stand in for it."""
+        return tuple(dict.fromkeys((name, *self._defaults.fallback_models)))
+
+    def _chosen(self, choice: registry.Choice) -> ChosenModel:
+        window = self._window(choice)
+        reflect = self._defaults.reflect
+        reasonless = reasons(choice.model, choice.override) is False
+        return ChosenModel(
+            provider=self._adapter(choice),
+            model=choice.model,
+            max_tokens=min(self._defaults.max_tokens, window // 2),
+            temperature=self._defaults.temperature,
+            context_window=window,
+            reflect=reflect == "on" or (reflect == "auto" and reasonless),
+            vision=sees(choice.model, choice.override),
+        )
+
+    def _window(self, choice: registry.Choice) -> int:
+        """A model's own configured window, else the one for all, else what is known of it."""
+        if choice.override is not None and choice.override.context_window is not None:
+            return choice.override.context_window
+        return self._defaults.context_window or context_window(choice.model)
 
     def _offline(self, name: str | None) -> ChosenModel:
         if name is None and not self.is_offline:
@@ -85,23 +166,42 @@ class Models:
                 "no model is configured: `nanobot config set agents.defaults.model MODEL` and "
                 "`nanobot config set providers.NAME.apiKey KEY`"
             )
-        return ChosenModel(OfflineModel(), OFFLINE, 8192, 0.0, registry.DEFAULT_WINDOW)
+        return ChosenModel(OfflineModel(), OFFLINE, 8192, 0.0, DEFAULT_WINDOW)
 
     def _adapter(self, choice: registry.Choice) -> LLMProvider:
         adapter = self._adapters.get(choice.spec.name)
         if adapter is None:
-            adapter = self._adapters[choice.spec.name] = Retrying(
-                OpenAIChat(
-                    name=choice.spec.name,
-                    base_url=choice.base,
-                    api_key=choice.key,
-                    extra_headers={
-                        name: value.get_secret_value()
-                        for name, value in choice.settings.extra_headers.items()
-                    },
-                    tls=self._tls,
-                    idle_timeout_s=self._defaults.model_idle_timeout_s,
-                    total_timeout_s=self._defaults.model_timeout_s,
-                )
-            )
+            adapter = self._adapters[choice.spec.name] = Retrying(self._made(choice))
         return adapter
+
+    def _made(self, choice: registry.Choice) -> LLMProvider:
+        spec, settings, defaults = choice.spec, choice.settings, self._defaults
+        headers = {name: value.get_secret_value() for name, value in settings.extra_headers.items()}
+        overrides = registry.overrides(spec, settings)
+        known = quirks_at(spec.name, through_litellm=choice.uses_litellm, overrides=overrides)
+
+        def quirks(model: str) -> Quirks:
+            return replace(known(model), sees=sees(model, overrides.get(model)))
+
+        if choice.uses_litellm:
+            return LiteLLMChat(
+                name=spec.name,
+                package=self._litellm,
+                prefix=spec.litellm,
+                base_url=choice.base,
+                api_key=choice.key,
+                extra_headers=headers,
+                quirks=quirks,
+                idle_timeout_s=defaults.model_idle_timeout_s,
+                total_timeout_s=defaults.model_timeout_s,
+            )
+        return OpenAIChat(
+            name=spec.name,
+            base_url=choice.base,
+            api_key=choice.key,
+            extra_headers=headers,
+            tls=self._tls,
+            quirks=quirks,
+            idle_timeout_s=defaults.model_idle_timeout_s,
+            total_timeout_s=defaults.model_timeout_s,
+        )

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from nanobot.core.chat import (
     AssistantMessage,
@@ -39,6 +40,7 @@ The offline model understands only these forms:
   remind me in N minutes: TEXT  /  remind me at TIME: TEXT
   help                        this list"""
 
+_said = partial(LLMResponse, model=MODEL, provider=MODEL)
 _HEADER = re.compile(r"\A<turn time=\"(?P<time>[^\"]*)\"[^\n]*/>\n")
 _NOTES = "## Important Notes"
 
@@ -74,13 +76,15 @@ class OfflineModel:
         results = [message for message in since if isinstance(message, ToolMessage)]
         called = [m.tool_calls for m in since if isinstance(m, AssistantMessage)]
         answer = _answer(request, results, {tool.name for tool in tools})
+        if isinstance(answer, _Plan) and tool_choice is ToolChoice.NONE:
+            answer = f"I may call no more tools now, and `{answer.tool}` would come next."
         usage = Usage(sum(len(message.content) for message in messages) // 4, 8)
         if isinstance(answer, _Plan):
             call = ToolCall(f"offline-{asked}-{len(called)}", answer.tool, _json(answer.arguments))
-            return LLMResponse("", (call,), FinishReason.TOOL_CALLS, usage, model=MODEL)
+            return _said("", (call,), FinishReason.TOOL_CALLS, usage)
         if on_delta is not None:
             on_delta(TextDelta(answer))
-        return LLMResponse(answer, (), FinishReason.STOP, usage, model=MODEL)
+        return _said(answer, (), FinishReason.STOP, usage)
 
     async def aclose(self) -> None:
         """Nothing to close."""

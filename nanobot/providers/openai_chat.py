@@ -11,41 +11,22 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from nanobot import __version__
-from nanobot.core.chat import (
-    ChatMessage,
-    LLMResponse,
-    ToolChoice,
-    ToolMessage,
-    ToolSpec,
-    UserMessage,
-)
-from nanobot.core.errors import ConfigError, Refused, RetryLater
-from nanobot.core.events import Emit, Notice, ignore
+from nanobot.core.errors import ConfigError
 from nanobot.core.ports import Clock
+from nanobot.providers.adapter import WAIT_FOR_END_S, WAIT_FOR_USAGE_S, Adapter, shorten
 from nanobot.providers.answer import Answer
 from nanobot.providers.body import BodyReader
-from nanobot.providers.easing import EFFORT, USAGE, Options, eased
+from nanobot.providers.easing import Options
 from nanobot.providers.failures import (
-    ConnectionBroke,
     Endpoint,
     EndpointRefused,
     Failure,
-    Garbled,
-    classify,
     failure_in_body,
     retry_after,
 )
-from nanobot.providers.quirks import Quirks, QuirksOf, quirks_of
+from nanobot.providers.quirks import QuirksOf, quirks_of
 from nanobot.providers.tls import TLS
-from nanobot.providers.wire import (
-    Wire,
-    call_ids,
-    encode_body,
-    read_pictures,
-    rough_size,
-    wire_messages,
-    wire_tools,
-)
+from nanobot.providers.wire import Wire, encode_body, rough_size
 
 if TYPE_CHECKING:
     import httpx
@@ -55,26 +36,16 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT_S = 15.0
 _BIG_REQUEST = 256 * 1024
 _LARGEST_ERROR = 64 * 1024
-_MOST_EASINGS = 8
 _PATH = "/chat/completions"
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-# When the model has finished, its usage can still come, and after [DONE] only the end of the
-# body, which is waited for so that the connection can be used again.
-_WAIT_FOR_USAGE_S = 2.0
-_WAIT_FOR_END_S = 0.2
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class OpenAIChat:
-    """An ``LLMProvider``. Makes one attempt a call: retries are the business of ``Retrying``.
-
-    What an endpoint turns out not to take (``stream_options``, a temperature, …) is left out
-    and remembered.
-    """
+class OpenAIChat(Adapter):
+    """The adapter of one endpoint."""
 
     def __init__(
         self,
@@ -99,89 +70,32 @@ class OpenAIChat:
         extra = extra_headers or {}
         url = _completions_url(name, base_url)
         secrets = {key, *extra.values(), urlsplit(url).password or ""} - {""}
-        self._endpoint = Endpoint(name, url, tuple(sorted(secrets, key=len, reverse=True)))
+        super().__init__(
+            endpoint=Endpoint(name, url, tuple(sorted(secrets, key=len, reverse=True))),
+            quirks=quirks,
+            total_timeout_s=total_timeout_s,
+        )
         self._headers = _merged(name, key, extra)
         self._tls = (tls or TLS()) if url.startswith("https:") else None
-        self._quirks = quirks
         self._idle_timeout_s = idle_timeout_s
-        self._total_timeout_s = total_timeout_s
         self._pools = pools
         self._now = now
-        self._refused: dict[str, frozenset[str]] = {}
-        self._refused_by_all: frozenset[str] = frozenset()
         self._connections: Connections | None = None
-
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSpec],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        reasoning_effort: str | None = None,
-        tool_choice: ToolChoice = ToolChoice.AUTO,
-        on_delta: Emit | None = None,
-    ) -> LLMResponse:
-        """See ``LLMProvider``. A reasoning effort of ``off`` asks for none where that can be."""
-        emit = on_delta or ignore
-        quirks = self._quirks(model)
-        known = self._refused.get(model, frozenset()) | self._refused_by_all
-        options = Options(max_tokens, temperature, reasoning_effort, quirks, known)
-        answer = Answer(model=model, taken_ids=call_ids(messages), emit=emit)
-        limit = asyncio.timeout(self._total_timeout_s)
-        try:
-            async with limit:
-                wire = await _wired(messages, quirks)
-                head = _head(model, tools, tool_choice)
-                options = await self._ask(head, wire, options, answer, limit)
-        except EndpointRefused as error:
-            raise classify(error.failure, self._endpoint, model) from error
-        except Garbled as error:
-            hint = self._endpoint.base_hint
-            raise self._later("what came is no answer", str(error), hint) from error
-        except ConnectionBroke as error:
-            if not answer.is_finished:
-                hint = "" if error.was_made else self._endpoint.base_hint
-                raise self._later(str(error), hint=hint) from error
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            if not answer.is_finished:
-                text = f"no whole answer within {self._total_timeout_s:g} s"
-                raise self._later(text) from error
-        self._learn(model, options.refused - known, emit)
-        self._judge(answer)
-        return answer.response()
 
     async def aclose(self) -> None:
         """Close all connections."""
         if self._connections is not None:
             await self._connections.aclose()
 
-    async def _ask(
+    async def _attempt(
         self,
         head: Wire,
         messages: Sequence[Wire],
         options: Options,
         answer: Answer,
         limit: asyncio.Timeout,
-    ) -> Options:
-        """Fill ``answer``, leaving out what the endpoint refuses; returns the options it took."""
-        for _ in range(_MOST_EASINGS):
-            body = await _encoded(head, messages, options.fields())
-            try:
-                await self._attempt(body, answer, limit)
-            except EndpointRefused as refusal:
-                easier = None if answer.has_begun else eased(options, refusal.failure)
-                if easier is None:
-                    raise
-                options = easier
-            else:
-                return options
-        raise Garbled("a new refusal each time something is left out")
-
-    async def _attempt(self, body: bytes, answer: Answer, limit: asyncio.Timeout) -> None:
+    ) -> None:
+        body = await _encoded(head, messages, options.fields())
         connections = await self._connected()
         reader = BodyReader()
         async with connections.post(self._endpoint.url, self._headers, body) as response:
@@ -192,9 +106,9 @@ class OpenAIChat:
                     answer.add(document)
                 if reader.is_done:
                     answer.finish()
-                    _shorten(limit, _WAIT_FOR_END_S)
+                    shorten(limit, WAIT_FOR_END_S)
                 elif answer.is_finished:
-                    _shorten(limit, _WAIT_FOR_USAGE_S)
+                    shorten(limit, WAIT_FOR_USAGE_S)
         for document in reader.end():
             answer.add(document, whole=reader.is_document)
         if reader.is_done:
@@ -224,53 +138,6 @@ class OpenAIChat:
                 connect_timeout_s=_CONNECT_TIMEOUT_S,
             )
         return self._connections
-
-    def _learn(self, model: str, refused: frozenset[str], emit: Emit) -> None:
-        """Remember for the next call what this one was refused."""
-        if not refused:
-            return
-        self._refused_by_all |= refused & {USAGE}
-        self._refused[model] = self._refused.get(model, frozenset()) | refused
-        if EFFORT in refused:
-            name = self._endpoint.name
-            emit(Notice(f"{name} takes no reasoning effort for {model}; it was left out."))
-
-    def _judge(self, answer: Answer) -> None:
-        if answer.was_filtered:
-            name = self._endpoint.name
-            raise Refused(self._endpoint.line(f"{name}: the content filter stopped the answer"))
-        if answer.was_broken_off:
-            raise self._later("the provider broke the answer off")
-        if not answer.is_finished:
-            raise self._later("the answer ended in the middle")
-
-    def _later(self, what: str, detail: str = "", hint: str = "") -> RetryLater:
-        where = f"{self._endpoint.name} at {self._endpoint.shown}: {what}"
-        return RetryLater(self._endpoint.line(where, detail, hint))
-
-
-def _shorten(limit: asyncio.Timeout, seconds: float) -> None:
-    """Let ``limit`` expire in ``seconds`` unless it does so earlier."""
-    soon = asyncio.get_running_loop().time() + seconds
-    when = limit.when()
-    limit.reschedule(soon if when is None else min(when, soon))
-
-
-def _head(model: str, tools: Sequence[ToolSpec], tool_choice: ToolChoice) -> Wire:
-    head: Wire = {"model": model}
-    if tools:
-        head["tools"] = wire_tools(tools)
-        if tool_choice is not ToolChoice.AUTO:
-            head["tool_choice"] = str(tool_choice)
-    return head
-
-
-async def _wired(messages: Sequence[ChatMessage], quirks: Quirks) -> list[Wire]:
-    shows_pictures = any(
-        message.images for message in messages if isinstance(message, UserMessage | ToolMessage)
-    )
-    pictures = await asyncio.to_thread(read_pictures, messages) if shows_pictures else {}
-    return wire_messages(messages, pictures=pictures, quirks=quirks)
 
 
 async def _encoded(head: Wire, messages: Sequence[Wire], tail: Wire) -> bytes:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from nanobot.providers.known_models import sees
+
+if TYPE_CHECKING:
+    from nanobot.config.schema import ModelOverride
+
+_NOTHING: Mapping[str, ModelOverride] = {}
 
 
 class ReasoningBack(StrEnum):
@@ -15,21 +22,36 @@ class ReasoningBack(StrEnum):
     NONE = "none"
     CONTENT = "reasoning_content"
     DETAILS = "reasoning_details"
+    BLOCKS = "thinking_blocks"
 
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
     """One model's departures at one endpoint.
 
-    ``effort_off`` is the reasoning effort that switches reasoning off (None: say nothing).
-    ``short_call_ids``: tool call ids must be nine letters or digits, as Mistral's API wants.
+    ``temperature`` is the only one it accepts. ``effort_off`` is the reasoning effort that
+    switches reasoning off (None: say nothing). ``effort_room``: a reasoning effort is sent only
+    where an answer may have more tokens than this, and then no temperature goes with it
+    (Anthropic takes the thinking from the answer's tokens and has its temperature fixed).
+    ``sees``: pictures can be shown to it.
+    ``short_call_ids``: tool call ids must be nine letters or digits, as Mistral's API wants;
+    ``long_call_ids``: they go back as they came, for litellm keeps Gemini's signatures in them.
+    ``cache_roles``: the roles whose messages may carry cache markers; none for no markers.
+    ``asks_for_cost``: the endpoint gives the price of a call when asked to.
     """
 
     takes_max_completion_tokens: bool = False
     takes_temperature: bool = True
+    temperature: float | None = None
+    takes_effort: bool = True
     effort_off: str | None = None
+    effort_room: int | None = None
     reasoning_back: ReasoningBack = ReasoningBack.NONE
+    sees: bool = True
     short_call_ids: bool = False
+    long_call_ids: bool = False
+    cache_roles: frozenset[str] = frozenset()
+    asks_for_cost: bool = False
 
 
 QuirksOf: TypeAlias = Callable[[str], Quirks]
@@ -59,7 +81,71 @@ _TABLE: tuple[tuple[re.Pattern[str], Quirks], ...] = (
 )
 
 
+_CLAUDE = re.compile(r"(^|[^a-z])claude-")
+_SMALL_THOUGHTS = 4096
+
+
 def quirks_of(model: str) -> Quirks:
     """The quirks of ``model`` by its name, whatever gateway prefix it has."""
     name = model.rsplit("/", 1)[-1].lower()
     return next((quirks for pattern, quirks in _TABLE if pattern.match(name)), Quirks())
+
+
+def quirks_at(
+    provider: str, *, through_litellm: bool, overrides: Mapping[str, ModelOverride] = _NOTHING
+) -> QuirksOf:
+    """The quirks of models at a provider: the model's, the endpoint's, then the configured ones.
+
+    ``overrides`` are by the name the provider is sent.
+    """
+
+    def quirks(model: str) -> Quirks:
+        quirks = quirks_of(model)
+        is_claude = bool(_CLAUDE.search(model.lower()))
+        if through_litellm:
+            quirks = _behind_litellm(quirks, model.lower(), is_claude=is_claude)
+        elif provider == "openrouter":
+            roles = frozenset({"system", "user"} if is_claude else ())
+            quirks = replace(
+                quirks,
+                reasoning_back=ReasoningBack.DETAILS,
+                cache_roles=roles,
+                asks_for_cost=True,
+            )
+        elif provider == "mistral":
+            quirks = replace(quirks, short_call_ids=True)
+        override = overrides.get(model)
+        quirks = replace(quirks, sees=sees(model, override))
+        return quirks if override is None else overridden(quirks, override)
+
+    return quirks
+
+
+def overridden(quirks: Quirks, override: ModelOverride) -> Quirks:
+    """The quirks with what the configuration says of the model."""
+    changes: dict[str, Any] = {}
+    if override.max_tokens_field is not None:
+        newer = override.max_tokens_field == "max_completion_tokens"
+        changes["takes_max_completion_tokens"] = newer
+    if override.temperature == "omit":
+        changes["takes_temperature"] = False
+    elif override.temperature is not None:
+        changes |= {"takes_temperature": True, "temperature": override.temperature}
+    if override.reasoning is not None:
+        changes["takes_effort"] = override.reasoning
+    return replace(quirks, **changes)
+
+
+def _behind_litellm(quirks: Quirks, model: str, *, is_claude: bool) -> Quirks:
+    """What litellm's translations to the providers' own protocols need or make needless."""
+    if is_claude:
+        return replace(
+            quirks,
+            effort_room=_SMALL_THOUGHTS,
+            reasoning_back=ReasoningBack.BLOCKS,
+            cache_roles=frozenset({"system", "user", "tool"}),
+        )
+    if "gemini" in model:
+        can_be_calmed = re.search(r"gemini-(2\.5-flash|[3-9])", model)
+        return replace(quirks, long_call_ids=True, effort_off="none" if can_be_calmed else None)
+    return quirks

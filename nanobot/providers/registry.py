@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nanobot.config.schema import ProviderConfig, ProvidersConfig
+from nanobot.config.schema import ModelOverride, ProviderConfig, ProvidersConfig
 from nanobot.core.errors import AuthFailed
+from nanobot.providers.known_models import mentions
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
     """What is known of a provider.
 
-    ``base`` is its Chat Completions address ("" where only ``apiBase`` can say it); ``native``
-    providers do not speak that protocol and go through litellm as ``litellm``/model. ``gateway``:
-    it serves models of others, whose names it takes with their makers' prefix. ``verbatim``: it
-    gets the model's name exactly as configured. ``keyless``: it works without a key.
+    ``base`` is its Chat Completions address ("" where only ``apiBase`` can say it). ``native``
+    providers are better spoken to in their own protocol, which litellm does, at ``native_base``
+    ("" where litellm alone knows it). ``litellm`` is the prefix it knows a provider's models by.
+    ``gateway``: it serves models of others, whose names it takes with their makers' prefix;
+    ``bare_names``: without it. ``verbatim``: it gets the model's name exactly as configured.
+    ``keyless``: it works without a key.
     """
 
     name: str
@@ -28,6 +31,7 @@ class ProviderSpec:
     verbatim: bool = False
     keyless: bool = False
     native: bool = False
+    native_base: str = ""
     bare_names: bool = False
 
 
@@ -53,9 +57,10 @@ SPECS: tuple[ProviderSpec, ...] = (
         "anthropic",
         ("claude", "anthropic"),
         ("ANTHROPIC_API_KEY",),
-        "",
+        "https://api.anthropic.com/v1",
         "anthropic",
         native=True,
+        native_base="https://api.anthropic.com",
     ),
     ProviderSpec(
         "openai",
@@ -71,7 +76,7 @@ SPECS: tuple[ProviderSpec, ...] = (
         "gemini",
         ("gemini",),
         ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        "",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
         "gemini",
         native=True,
     ),
@@ -118,37 +123,19 @@ SPECS: tuple[ProviderSpec, ...] = (
         "https://api.mistral.ai/v1",
         "mistral",
     ),
-    ProviderSpec("custom", (), (), "", "hosted_vllm", verbatim=True, keyless=True),
+    ProviderSpec("custom", (), (), "", "", verbatim=True, keyless=True),
 )
 
 BY_NAME: Mapping[str, ProviderSpec] = {spec.name: spec for spec in SPECS}
 
-CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (
-    ("gpt-4.1", 1_000_000),
-    ("gpt-4o", 128_000),
-    ("gpt-4", 128_000),
-    ("gpt-5", 272_000),
-    ("o1", 200_000),
-    ("o3", 200_000),
-    ("o4", 200_000),
-    ("claude", 200_000),
-    ("gemini", 1_000_000),
-    ("deepseek", 128_000),
-    ("kimi", 256_000),
-    ("moonshot", 128_000),
-    ("glm", 128_000),
-    ("qwen", 128_000),
-    ("minimax", 200_000),
-    ("mistral", 128_000),
-    ("llama", 128_000),
-)
-DEFAULT_WINDOW = 64_000
-"""Tokens assumed for a model nothing is known of."""
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which provider serves a model, the name it is sent, and why this one."""
+    """Which provider serves a model, the name it is sent, and why this one.
+
+    ``base`` is "" where only litellm knows the address. ``override`` is what the configuration
+    says of the model.
+    """
 
     spec: ProviderSpec
     model: str
@@ -156,13 +143,12 @@ class Choice:
     key: str
     settings: ProviderConfig
     why: str
+    override: ModelOverride | None = None
 
     @property
     def uses_litellm(self) -> bool:
         """Whether this goes through litellm rather than Chat Completions."""
-        if self.settings.adapter == "auto":
-            return self.spec.native
-        return self.settings.adapter == "litellm"
+        return uses_litellm(self.spec, self.settings)
 
 
 def choose(
@@ -176,28 +162,35 @@ def choose(
     """
     if explicit != "auto":
         return _choice(BY_NAME[explicit], model, providers, environ, "agents.defaults.provider")
-    prefix = model.partition("/")[0].lower() if "/" in model else ""
-    named = BY_NAME.get(prefix)
-    if named is not None and _is_configured(named, providers, environ):
-        return _choice(named, model, providers, environ, f"the model's prefix {prefix}/")
+    if (named := named_by_prefix(model, providers, environ)) is not None:
+        return _choice(named, model, providers, environ, f"the model's prefix {named.name}/")
     ready = [spec for spec in SPECS if _is_configured(spec, providers, environ)]
     lowered = model.lower()
     for spec in ready:
         for keyword in spec.keywords:
-            if _mentions(lowered, keyword):
+            if mentions(lowered, keyword):
                 return _choice(spec, model, providers, environ, f"“{keyword}” in the model's name")
     if ready:
         return _choice(ready[0], model, providers, environ, "the first provider configured")
+    named = BY_NAME.get(_prefix(model))
     if named is not None and named.keyless and (named.base or _base(named, providers)):
-        return _choice(named, model, providers, environ, f"the model's prefix {prefix}/")
+        return _choice(named, model, providers, environ, f"the model's prefix {named.name}/")
     likely = named or next(
-        (s for s in SPECS for keyword in s.keywords if _mentions(lowered, keyword)),
+        (s for s in SPECS for keyword in s.keywords if mentions(lowered, keyword)),
         BY_NAME["openrouter"],
     )
     raise AuthFailed(
         f"no provider is set up for the model {model}: give it a key with "
         f"`nanobot config set providers.{likely.name}.apiKey KEY`"
     )
+
+
+def named_by_prefix(
+    model: str, providers: ProvidersConfig, environ: Mapping[str, str]
+) -> ProviderSpec | None:
+    """The provider that the prefix of a model's name says, if it is set up."""
+    named = BY_NAME.get(_prefix(model))
+    return named if named is not None and _is_configured(named, providers, environ) else None
 
 
 def configured(providers: ProvidersConfig, environ: Mapping[str, str]) -> Iterable[str]:
@@ -210,17 +203,6 @@ def keys_in(environ: Mapping[str, str]) -> Iterable[str]:
     return (environ[name] for spec in SPECS for name in spec.env if environ.get(name))
 
 
-def context_window(model: str, settings: ProviderConfig) -> int:
-    """The window of a model in tokens: configured, known by name, or a cautious default."""
-    override = settings.models.get(model)
-    if override is not None and override.context_window is not None:
-        return override.context_window
-    lowered = model.lower()
-    return next(
-        (size for name, size in CONTEXT_WINDOWS if _mentions(lowered, name)), DEFAULT_WINDOW
-    )
-
-
 def _choice(
     spec: ProviderSpec,
     model: str,
@@ -229,19 +211,32 @@ def _choice(
     why: str,
 ) -> Choice:
     settings = settings_of(spec, providers)
-    base = settings.api_base or spec.base
+    through_litellm = uses_litellm(spec, settings)
+    own = spec.native_base if spec.native and through_litellm else spec.base
+    base = settings.api_base or own
     key = _key(spec, settings, environ)
     if not key and not (spec.keyless or settings.api_base):
         names = f" or set {spec.env[0]}" if spec.env else ""
         raise AuthFailed(
             f"{spec.name} has no key: `nanobot config set providers.{spec.name}.apiKey KEY`{names}"
         )
-    if not base and not spec.native and settings.adapter != "litellm":
+    if not base and not through_litellm:
         raise AuthFailed(
             f"{spec.name} has no address: "
             f"`nanobot config set providers.{spec.name}.apiBase http://…/v1`"
         )
-    return Choice(spec, _sent_name(spec, model), base, key, settings, why)
+    sent = _sent_name(spec, model)
+    return Choice(spec, sent, base, key, settings, why, overrides(spec, settings).get(sent))
+
+
+def overrides(spec: ProviderSpec, settings: ProviderConfig) -> dict[str, ModelOverride]:
+    """What the configuration says of single models, by the name the provider is sent."""
+    return {_sent_name(spec, name): override for name, override in settings.models.items()}
+
+
+def uses_litellm(spec: ProviderSpec, settings: ProviderConfig) -> bool:
+    """Whether a provider is spoken to through litellm."""
+    return spec.native if settings.adapter == "auto" else settings.adapter == "litellm"
 
 
 def settings_of(spec: ProviderSpec, providers: ProvidersConfig) -> ProviderConfig:
@@ -255,6 +250,10 @@ def _is_configured(
 ) -> bool:
     settings = settings_of(spec, providers)
     return bool(settings.api_base or _key(spec, settings, environ))
+
+
+def _prefix(model: str) -> str:
+    return model.partition("/")[0].lower() if "/" in model else ""
 
 
 def _base(spec: ProviderSpec, providers: ProvidersConfig) -> str:
@@ -271,13 +270,3 @@ def _sent_name(spec: ProviderSpec, model: str) -> str:
         return model
     name = model.removeprefix(f"{spec.name}/")
     return name.rsplit("/", 1)[-1] if spec.bare_names else name
-
-
-def _mentions(model: str, keyword: str) -> bool:
-    """Whether a keyword stands at the beginning of a word of the model's name."""
-    place = model.find(keyword)
-    while place >= 0:
-        if place == 0 or not model[place - 1].isalnum():
-            return True
-        place = model.find(keyword, place + 1)
-    return False

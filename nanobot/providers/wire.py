@@ -20,12 +20,14 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.providers.quirks import Quirks, ReasoningBack
+from nanobot.providers.thinking_blocks import of_anthropic, of_openrouter
 
 Wire = dict[str, Any]
 
 _NO_PICTURES: Mapping[Image, str] = {}
 _PLAIN = Quirks()
 _ID_LENGTH = 9
+_LONGEST_ID = 64  # OpenAI's limit
 _dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -37,9 +39,9 @@ def wire_messages(
 ) -> list[Wire]:
     """The ``messages`` of a request; the same messages always give the same bytes.
 
-    ``pictures`` are data URLs by image, from ``read_pictures``; where one is missing the model is
-    told so. Pictures of tool results follow the results in a user message, since a tool message
-    holds text only.
+    ``pictures`` are data URLs by image, from ``read_pictures``; where one is missing, or the model
+    cannot see, it is told so. Pictures of tool results follow the results in a user message, since
+    a tool message holds text only.
     """
     wire: list[Wire] = []
     waiting: list[Wire] = []
@@ -51,7 +53,7 @@ def wire_messages(
             case SystemMessage():
                 wire.append({"role": "system", "content": message.content})
             case UserMessage():
-                wire.append(_user(message, waiting, pictures))
+                wire.append(_user(message, waiting, pictures, quirks))
                 waiting = []
             case AssistantMessage():
                 wire.append(_assistant(message, quirks))
@@ -60,7 +62,7 @@ def wire_messages(
                 wire.append({"role": "tool", "tool_call_id": identity, "content": message.content})
                 if message.images:
                     waiting = [*waiting, _text(f"[{message.name}]")]
-                    waiting += [_picture(image, pictures) for image in message.images]
+                    waiting += [_picture(image, pictures, quirks) for image in message.images]
     if waiting:
         wire.append({"role": "user", "content": waiting})
     return wire
@@ -138,11 +140,13 @@ def nine_characters(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:_ID_LENGTH]
 
 
-def _user(message: UserMessage, before: list[Wire], pictures: Mapping[Image, str]) -> Wire:
+def _user(
+    message: UserMessage, before: list[Wire], pictures: Mapping[Image, str], quirks: Quirks
+) -> Wire:
     if not message.images and not before:
         return {"role": "user", "content": message.content}
     words = [_text(message.content)] if message.content else []
-    shown = [_picture(image, pictures) for image in message.images]
+    shown = [_picture(image, pictures, quirks) for image in message.images]
     return {"role": "user", "content": [*before, *words, *shown]}
 
 
@@ -156,14 +160,11 @@ def _assistant(message: AssistantMessage, quirks: Quirks) -> Wire:
             if message.reasoning or message.tool_calls:
                 wire["reasoning_content"] = message.reasoning
         case ReasoningBack.DETAILS:
-            # Blocks of another provider's form have another type.
-            blocks = [
-                dict(block)
-                for block in message.thinking_blocks
-                if str(block.get("type", "")).startswith("reasoning.")
-            ]
-            if blocks:
+            if blocks := of_openrouter(message.thinking_blocks):
                 wire["reasoning_details"] = blocks
+        case ReasoningBack.BLOCKS:
+            if blocks := of_anthropic(message.thinking_blocks):
+                wire["thinking_blocks"] = blocks
         case ReasoningBack.NONE:
             pass
     return wire
@@ -188,11 +189,16 @@ def _object_text(arguments: str) -> str:
 
 
 def _sent_id(identity: str, quirks: Quirks) -> str:
-    fits = len(identity) == _ID_LENGTH and identity.isascii() and identity.isalnum()
-    return nine_characters(identity) if quirks.short_call_ids and not fits else identity
+    if quirks.short_call_ids:
+        fits = len(identity) == _ID_LENGTH and identity.isascii() and identity.isalnum()
+    else:
+        fits = quirks.long_call_ids or len(identity) <= _LONGEST_ID
+    return identity if fits else nine_characters(identity)
 
 
-def _picture(image: Image, pictures: Mapping[Image, str]) -> Wire:
+def _picture(image: Image, pictures: Mapping[Image, str], quirks: Quirks) -> Wire:
+    if not quirks.sees:
+        return _text(f"[{Path(image.path).name}: not delivered, this model takes no pictures]")
     if image not in pictures:
         return _text(f"[{Path(image.path).name}: this picture could not be read]")
     return {"type": "image_url", "image_url": {"url": pictures[image]}}

@@ -11,13 +11,29 @@ from pathlib import Path
 
 from nanobot.core.errors import ToolError
 from nanobot.safety.paths import DiskView
-from nanobot.safety.process import Captured, OutputBuffer, ProcessTree
+from nanobot.safety.process import LINGER_S, Captured, OutputBuffer, ProcessTree
 from nanobot.safety.sandbox import Sandbox, shell
+from nanobot.safety.supervisor import RUNS_ON
 
 # No core files, files of at most 4 GiB (in blocks of 512 bytes), and a fork bomb has an end.
 # dash names the limit on processes -p, all others -u. A lower limit already there stays.
-_LIMITS = (
-    '{ ulimit -c 0; ulimit -f 8388608; ulimit -u 8192 || ulimit -p 8192; } 2>/dev/null; exec "$@"'
+_LIMITS = "{ ulimit -c 0; ulimit -f 8388608; ulimit -u 8192 || ulimit -p 8192; } 2>/dev/null; "
+_RUN = _LIMITS + 'exec "$@"'
+# In a sandbox everything ends with its first process, so that one stays while there are others:
+# bubblewrap's own is number 1. Asked to end (TERM) it leaves the others the time to do so, and
+# says nothing about it (as shells do on their standard error).
+_RUN_LASTING = (
+    _LIMITS
+    + """trap : TERM; exec 3>&2 2>/dev/null; (exec "$@" 2>&3 3>&-); code=$?
+others() {
+    for place in /proc/[0-9]*; do
+        case $place in /proc/1|/proc/$$) ;; *) return 0 ;; esac
+    done
+    return 1
+}
+others && sleep LINGER && others && echo "RUNS_ON" >&3
+while others; do sleep 2; done
+exit $code""".replace("LINGER", str(LINGER_S)).replace("RUNS_ON", RUNS_ON.format(code="$code"))
 )
 
 
@@ -90,12 +106,16 @@ class CommandRunner:
         view: DiskView,
         sandboxed: bool,
         stdin: int = subprocess.DEVNULL,
+        lasting: bool = False,
+        buffer: OutputBuffer | None = None,
     ) -> ProcessTree:
         """Start ``command`` and leave it running; the caller must ``stop`` it in the end.
 
         ``environment`` holds the turn's own variables, added to the few that all commands have.
+        ``lasting``: it has not ended before everything that it started has, such as a daemon.
         """
-        argv = ["/bin/sh", "-c", _LIMITS, "sh", shell(), "-c", command]
+        script = _RUN_LASTING if sandboxed and lasting else _RUN
+        argv = ["/bin/sh", "-c", script, "sh", shell(), "-c", command]
         sandbox = self.sandbox
         if sandboxed:
             argv = sandbox.wrap(argv, view=view, cwd=cwd)
@@ -107,9 +127,10 @@ class CommandRunner:
                 argv,
                 cwd="/" if sandboxed else str(cwd),
                 environment=variables,
-                buffer=OutputBuffer(self._limits.head, self._limits.tail),
+                buffer=buffer or OutputBuffer(self._limits.head, self._limits.tail),
                 contained=sandboxed,
                 stdin=stdin,
+                lasting=lasting,
             )
         except (OSError, ValueError) as error:
             # Too long, a NUL in it, no more processes or descriptors.

@@ -24,9 +24,13 @@ from nanobot.store.home import Home
 SkillFolders: TypeAlias = Callable[[ToolContext], Sequence[Path]]
 """The folders of the skills that the session of a call may use."""
 
+WriteNoted: TypeAlias = Callable[[ToolContext, Path], None]
+"""Told of each real path before a file tool of a turn writes it."""
+
 _PRIVATE = (
     *("config.json*", "pairing.json*", "state.db*", "audit.jsonl*"),
-    *("cron", "run", "logs", "cache", "media", "spill"),
+    *("skills-off.json*", "skills.lock.json*"),
+    *("cron", "run", "logs", "cache", "media", "spill", "plugins"),
 )
 # Reading /proc/self/environ would give away the daemon's keys, and devices may block or act.
 _NOT_FILES = (Path("/proc"), Path("/dev"))
@@ -61,10 +65,18 @@ class PathResolver:
     results and media can still be read.
     """
 
-    def __init__(self, home: Home, *, restrict: bool, skills: SkillFolders | None = None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        *,
+        restrict: bool,
+        skills: SkillFolders | None = None,
+        noted: WriteNoted = lambda context, path: None,
+    ) -> None:
         self._home = home
         self._restrict = restrict
         self._skills = skills
+        self._noted = noted
 
     def for_context(self, context: ToolContext) -> Paths:
         """The paths that the tools of this turn may touch."""
@@ -89,6 +101,7 @@ class PathResolver:
             skill_files=tuple(_real(folder) / "SKILL.md" for folder in skills),
             restrict=self._restrict,
             skills_only=not context.principal.is_owner,
+            noted=lambda path: self._noted(context, path),
         )
 
 
@@ -98,7 +111,8 @@ class Paths:
 
     That one is the workspace as the prompt names it, which may be a symbolic link.
     ``foreign`` is where files lie that others made.
-    ``skills_only``: a guest, who reads the ``skill_files`` and nothing else.
+    ``skills_only``: a guest, who reads the ``skill_files`` and nothing else. ``noted`` is told of
+    each path before it is written.
     """
 
     workspace: Path
@@ -109,6 +123,7 @@ class Paths:
     skill_files: tuple[Path, ...]
     restrict: bool
     skills_only: bool
+    noted: Callable[[Path], None] = lambda path: None
 
     def resolve(self, text: str, access: Access = Access.READ) -> Path:
         """The real path that ``text`` means, if ``access`` to it is allowed; raises ToolError.
@@ -207,6 +222,7 @@ class Paths:
         try:
             with contextlib.suppress(FileNotFoundError):
                 _refuse_special(name, path.lstat().st_mode)
+            self.noted(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             with self.open_directory(path.parent) as directory:
                 pinned = Path(f"/proc/self/fd/{directory}")

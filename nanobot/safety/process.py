@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -72,6 +73,44 @@ class OutputBuffer:
         return Captured(_decoded(head), _decoded(tail), self._total - len(head) - len(tail))
 
 
+class OutputStream(OutputBuffer):
+    """An OutputBuffer that is read in instalments; ``stirred`` is set whenever more has come.
+
+    ``last_at`` is when that was, on the clock of ``time.monotonic``.
+    """
+
+    def __init__(self, head: int, tail: int) -> None:
+        super().__init__(head, tail)
+        self.stirred = asyncio.Event()
+        self.last_at = time.monotonic()
+
+    @property
+    def unread(self) -> int:
+        """Bytes that have come since the last ``take``."""
+        return self._total
+
+    def feed(self, data: bytes) -> None:
+        super().feed(data)
+        self.last_at = time.monotonic()
+        self.stirred.set()
+
+    def take(self, *, is_complete: bool) -> Captured:
+        """What has come since the last ``take``, which is then forgotten.
+
+        The beginning of a character is kept back for the next time, unless all ``is_complete``.
+        """
+        newest = bytes((self._head[-3:] + self._tail)[-3:])
+        begun = b"" if is_complete else newest[len(_whole_end(newest)) :]
+        in_tail = min(len(begun), len(self._tail))
+        del self._tail[len(self._tail) - in_tail :]
+        del self._head[len(self._head) - (len(begun) - in_tail) :]
+        self._total -= len(begun)
+        taken = self.captured()
+        self._head, self._tail, self._total = bytearray(), bytearray(), 0
+        super().feed(begun)
+        return taken
+
+
 class ProcessTree:
     """One running program and all that comes of it. Whoever started it must await ``close``.
 
@@ -108,8 +147,12 @@ class ProcessTree:
         buffer: OutputBuffer,
         contained: bool,
         stdin: int = subprocess.DEVNULL,
+        lasting: bool = False,
     ) -> ProcessTree:
         """Start ``argv`` in a session of its own, without a terminal; raises OSError.
+
+        ``lasting``: what it leaves running when it ends does not end soon after. (Of a contained
+        tree ``argv`` itself has to see to that.)
 
         It is started on the event loop's own thread and at once: there is no moment at which a
         cancellation could lose it, and Linux kills a child with PR_SET_PDEATHSIG when the
@@ -123,7 +166,7 @@ class ProcessTree:
             watched, control = os.pipe()
             argv = [
                 *(sys.executable, "-I", "-S", supervisor.__file__),
-                *(str(watched), str(LINGER_S), *argv),
+                *(str(watched), str(LINGER_S), "1" if lasting else "0", *argv),
             ]
         try:
             process = subprocess.Popen(

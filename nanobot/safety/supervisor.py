@@ -1,13 +1,15 @@
 """The small parent of one unsandboxed command, which ends everything that the command started.
 
-Run as a program (``python -I -S supervisor.py CONTROL_FD LINGER ARGV…``), standard library only.
+Run as a program (``python -I -S supervisor.py CONTROL_FD LINGER LASTING ARGV…``), standard library
+only.
 A process group does not hold a child that calls ``setsid``, and a process tree loses the child
 whose parent has ended. On Linux the supervisor is therefore a *child subreaper* (prctl(2)): what
 loses its parent becomes the supervisor's own child, whatever it did to hide. Nothing needs to be
 marked, and what runs beside it cannot be taken for it.
 
 It leaves with the command's exit code (128 + signal number, as shells do) once all of it is gone:
-when the command ends, what it left behind has LINGER seconds to end too. When CONTROL_FD reaches
+when the command ends, what it left behind has LINGER seconds to end too, or with LASTING ``1`` as
+long as it likes, and that is said once. When CONTROL_FD reaches
 its end (the daemon closed it, or died in whatever way) everything is killed at once.
 Where there is no /proc (macOS) it kills the command's process group.
 """
@@ -24,6 +26,7 @@ import time
 from collections.abc import Iterator
 
 KILLED = 128 + signal.SIGKILL
+RUNS_ON = "[the command itself has ended with exit code {code}; what it started runs on]"
 _PR_SET_CHILD_SUBREAPER = 36
 _GIVE_UP_S = 5.0
 # Ignored signals stay ignored across exec: `yes | head` must end by SIGPIPE as everywhere.
@@ -89,7 +92,8 @@ def _processes() -> Iterator[tuple[int, int, int, str]]:
 
 
 def main(arguments: list[str]) -> int:
-    control, linger, command = int(arguments[0]), float(arguments[1]), arguments[2:]
+    control, linger = int(arguments[0]), float(arguments[1])
+    is_lasting, command = arguments[2] == "1", arguments[3:]
     _become_subreaper()
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -117,7 +121,11 @@ def main(arguments: list[str]) -> int:
             break
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
-            break
+            if not is_lasting:
+                break
+            with contextlib.suppress(OSError):  # the daemon has just died: that comes next
+                print(RUNS_ON.format(code=status), file=sys.stderr, flush=True)
+            deadline = left = None
         ready = [ready for ready, _ in events.poll(None if left is None else left * 1000)]
         if control in ready:
             break

@@ -28,7 +28,8 @@ class EntryKind(StrEnum):
     framework wrote (continue, say where things stand, assess). ``assistant``, ``tool``: the
     model's words and calls, a call's result. ``compacted``: from here on the model's view begins
     at the entry ``keeps_from``, with this entry's message in place of all before it. ``reset``: a
-    new conversation begins.
+    new conversation begins. ``parked``: the message that ``inbound_id`` names failed too often,
+    and what its turn wrote is out of the model's view: it could make the next turns fail, too.
     """
 
     USER = "user"
@@ -37,6 +38,7 @@ class EntryKind(StrEnum):
     TOOL = "tool"
     COMPACTED = "compacted"
     RESET = "reset"
+    PARKED = "parked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,9 @@ class Draft:
     """An entry that is not in the log yet.
 
     ``inbound_id`` names the message whose turn wrote it, ``principal`` on whose authority.
-    ``ok`` tells of a tool entry whether the call succeeded; ``model`` and ``usage`` belong to
-    assistant entries; ``keeps_from`` to compacted ones.
+    ``ok`` tells of a tool entry whether the call succeeded; ``model``, ``provider`` and ``usage``
+    belong to assistant entries; ``keeps_from`` to compacted ones. ``delivered`` is what a tool
+    call has said to the turn's own chat.
     """
 
     kind: EntryKind
@@ -54,7 +57,9 @@ class Draft:
     principal: str
     trust: Trust
     ok: bool = True
+    delivered: str = ""
     model: str = ""
+    provider: str = ""
     usage: Usage | None = None
     keeps_from: int | None = None
 
@@ -80,10 +85,13 @@ def encode(draft: Draft) -> str:
                 "reasoning": reasoning,
                 "thinking_blocks": [dict(block) for block in blocks],
                 "model": draft.model,
+                "provider": draft.provider,
             }
             if draft.usage is not None:
                 usage = draft.usage
                 record["usage"] = [usage.input_tokens, usage.output_tokens, usage.cached_tokens]
+                if usage.cost_usd is not None:
+                    record["usage"].append(usage.cost_usd)
         case ToolMessage(call_id, name, content, images):
             record = {
                 "call_id": call_id,
@@ -91,6 +99,7 @@ def encode(draft: Draft) -> str:
                 "content": content,
                 "images": [[i.path, i.mime] for i in images],
                 "ok": draft.ok,
+                "delivered": draft.delivered,
             }
         case _:
             record = {}
@@ -126,11 +135,11 @@ def _message(kind: EntryKind, record: Mapping[str, Any]) -> ChatMessage | None:
         case EntryKind.TOOL:
             return ToolMessage(
                 _text(record["call_id"]),
-                _text(record["name"]),
+                _text(record.get("name", "")),
                 _text(record.get("content", "")),
                 images,
             )
-        case EntryKind.RESET:
+        case EntryKind.RESET | EntryKind.PARKED:
             return None
         case _:
             return UserMessage(_text(record.get("content", "")), images)
@@ -145,6 +154,7 @@ def _text(value: object) -> str:
 def usage_of(record: Mapping[str, Any]) -> Usage | None:
     """The usage in a stored record, or None."""
     numbers = record.get("usage")
-    if not isinstance(numbers, list) or len(numbers) != 3:
+    if not isinstance(numbers, list) or len(numbers) not in (3, 4):
         return None
-    return Usage(*(int(number) for number in numbers))
+    cost = float(numbers[3]) if len(numbers) == 4 else None
+    return Usage(int(numbers[0]), int(numbers[1]), int(numbers[2]), cost)

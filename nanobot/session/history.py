@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from nanobot.core.chat import (
     AssistantMessage,
@@ -14,13 +16,16 @@ from nanobot.core.chat import (
 )
 from nanobot.session.entries import Draft
 
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_NAME_LENGTH = 64
+
 
 def fold(entries: Iterable[Draft], *, interrupted: str) -> list[ChatMessage]:
     """The messages of a log, legal whatever happened to it.
 
     Every call is followed by exactly one result (``interrupted`` stands for a missing one), results
-    without a call are dropped, so are empty assistant messages and whatever precedes the first
-    user message.
+    without a call are dropped, so are empty messages and whatever precedes the first user message.
+    Assistant messages with nothing between them become one.
     """
     messages: list[ChatMessage] = []
     waiting: dict[str, ToolCall] = {}
@@ -37,28 +42,40 @@ def fold(entries: Iterable[Draft], *, interrupted: str) -> list[ChatMessage]:
         match message:
             case ToolMessage():
                 if message.call_id in waiting and message.call_id not in results:
-                    results[message.call_id] = message
+                    results[message.call_id] = replace(message, name=legal_name(message.name))
             case AssistantMessage():
                 close()
-                if not messages or not (message.content.strip() or message.tool_calls):
+                calls = {call.id: legal_call(call) for call in message.tool_calls if call.id}
+                if not messages or not (message.content.strip() or calls):
                     continue
-                unique = {call.id: call for call in message.tool_calls}
-                if len(unique) != len(message.tool_calls):
-                    message = AssistantMessage(
-                        message.content,
-                        tuple(unique.values()),
-                        message.reasoning,
-                        message.thinking_blocks,
-                    )
+                if (*calls.values(),) != message.tool_calls:
+                    message = replace(message, tool_calls=(*calls.values(),))
+                before = messages[-1]
+                if isinstance(before, AssistantMessage):
+                    words = "\n\n".join(filter(str.strip, (before.content, message.content)))
+                    message = replace(message, content=words)
+                    messages.pop()
                 messages.append(message)
-                waiting.update(unique)
+                waiting.update(calls)
             case UserMessage():
                 close()
-                messages.append(message)
+                if message.content.strip() or message.images:
+                    messages.append(message)
             case _:
                 close()
     close()
     return messages
+
+
+def legal_call(call: ToolCall) -> ToolCall:
+    """The call under a name that every provider takes back: models invent others, too."""
+    name = legal_name(call.name)
+    return call if name == call.name else replace(call, name=name)
+
+
+def legal_name(name: str) -> str:
+    """At most 64 letters, digits, underscores and hyphens, at least one."""
+    return _NOT_IN_A_NAME.sub("_", name)[:_NAME_LENGTH] or "unknown"
 
 
 def open_calls(entries: Sequence[Draft]) -> tuple[ToolCall, ...]:
@@ -87,13 +104,18 @@ def violations(messages: Sequence[ChatMessage]) -> list[str]:
             case SystemMessage():
                 if place != 0:
                     found.append(f"message {place}: a system message after the first")
-            case UserMessage():
-                pass
+            case UserMessage(content, images):
+                if not content.strip() and not images:
+                    found.append(f"message {place}: an empty user message")
             case AssistantMessage(content, calls):
                 if not any(isinstance(earlier, UserMessage) for earlier in messages[:place][:2]):
                     found.append(f"message {place}: an assistant message before any user message")
+                if place and isinstance(messages[place - 1], AssistantMessage):
+                    found.append(f"message {place}: two assistant messages in a row")
                 if not content.strip() and not calls:
                     found.append(f"message {place}: an empty assistant message")
+                if any(legal_call(call) is not call for call in calls):
+                    found.append(f"message {place}: a call of a name that is none")
                 ids = [call.id for call in calls]
                 if len(set(ids)) != len(ids):
                     found.append(f"message {place}: two calls with one id")

@@ -14,6 +14,7 @@ from loguru import logger
 from nanobot.core.identity import Trust
 from nanobot.core.ports import Clock
 from nanobot.session.entries import Draft, Entry, EntryKind, decode, encode, usage_of
+from nanobot.session.usage import ModelCall, record_in
 from nanobot.store.database import Database
 
 
@@ -68,6 +69,11 @@ class SessionLog:
             lambda connection: append_in(connection, key, drafts, now), durable=durable
         )
 
+    async def spend(self, key: str, call: ModelCall) -> None:
+        """Count a model call of which nothing enters the log."""
+        now = self._clock()
+        await self._database.write(lambda connection: record_in(connection, key, [call], now))
+
     async def reset(self, key: str, draft: Draft) -> None:
         """Begin a new conversation: append the reset entry, from which the live part begins."""
         now = self._clock()
@@ -108,7 +114,10 @@ class SessionLog:
 def append_in(
     connection: sqlite3.Connection, key: str, drafts: Sequence[Draft], now: datetime
 ) -> tuple[Entry, ...]:
-    """Append within the caller's transaction, so that settling and its last words are one."""
+    """Append within the caller's transaction, so that settling and its last words are one.
+
+    The usage of a draft that has some is counted with it.
+    """
     stamp = now.timestamp()
     _touch(connection, key, stamp)
     entries: list[Entry] = []
@@ -132,6 +141,8 @@ def append_in(
             connection.execute(
                 "UPDATE session SET live_from = ? WHERE key = ?", (draft.keeps_from, key)
             )
+        if draft.usage is not None:
+            record_in(connection, key, [ModelCall(draft.model, draft.provider, draft.usage)], now)
     return tuple(entries)
 
 
@@ -162,7 +173,9 @@ def placed(draft: Draft, seq: int, at: datetime) -> Entry:
         principal=draft.principal,
         trust=draft.trust,
         ok=draft.ok,
+        delivered=draft.delivered,
         model=draft.model,
+        provider=draft.provider,
         usage=draft.usage,
         keeps_from=draft.keeps_from,
         seq=seq,
@@ -189,7 +202,10 @@ def _live(connection: sqlite3.Connection, key: str) -> LiveSession:
 
 
 def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The entries with the newest compaction's mark in front, where it stands for the past."""
+    """What the model sees: without what is parked, and the newest compaction's mark in front."""
+    parked = {entry.inbound_id: entry.seq for entry in entries if entry.kind is EntryKind.PARKED}
+    if parked:
+        entries = tuple(e for e in entries if e.seq > parked.get(e.inbound_id, 0))
     marks = [entry for entry in entries if entry.kind is EntryKind.COMPACTED]
     rest = (entry for entry in entries if entry.kind is not EntryKind.COMPACTED)
     return (*marks[-1:], *rest)
@@ -221,7 +237,9 @@ def _entries(connection: sqlite3.Connection, key: str, after: int, limit: int) -
                 principal=principal,
                 trust=Trust(trust),
                 ok=bool(record.get("ok", True)),
+                delivered=str(record.get("delivered", "")),
                 model=str(record.get("model", "")),
+                provider=str(record.get("provider", "")),
                 usage=usage_of(record),
                 keeps_from=record.get("keeps_from"),
                 seq=seq,

@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 from loguru import logger
 
 from nanobot.core.errors import StoreCorrupt, StoreError, StoreUnavailable
-from nanobot.store.files import quarantine
+from nanobot.store.files import quarantine, sync_directory
+from nanobot.store.salvage import salvage
 from nanobot.store.schema import MIGRATIONS
 
 T = TypeVar("T")
@@ -27,6 +28,21 @@ EXIT_WRITER_DIED = 70
 _GROUP = 256
 _FULL = "PRAGMA synchronous=FULL"
 _NORMAL = "PRAGMA synchronous=NORMAL"
+_MOST_REBUILDS = 3
+"""A disk that damages one file after another is not mended by making more of them."""
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_STORAGE = _DAMAGE | {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+}
+"""What is wrong with the file or its disk; every other error is a statement's own."""
 
 
 class Database:
@@ -37,24 +53,34 @@ class Database:
     ``durable`` the transaction is synced to the disk before ``write`` returns (SQLite's
     ``synchronous=FULL``); without, it survives the death of the process but not that of the
     machine. Reads run on a connection and thread of their own and see every finished write.
+
+    A file that turns out to be damaged, at the start or at any time after, is put aside; a new
+    one takes its place with every row that can still be read, and the call that found it out
+    goes on there.
     """
 
     def __init__(self, path: Path, *, on_fatal: Callable[[], None] | None = None) -> None:
         """Open, create or migrate. A damaged file is put aside and named in ``quarantined``."""
         self.path = path
         self.quarantined: Path | None = None
+        """Where the last damaged file is."""
+        self.trouble = ""
+        """Why the last write failed; "" when it did not."""
         self._on_fatal = on_fatal or _exit
-        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job[Any] | _Rebuild | None] = queue.SimpleQueue()
+        self._generation = 0
+        if _finish_rebuild(path):
+            self.quarantined = max(path.parent.glob(f"{path.name}.corrupt-*"), default=None)
         try:
             connection = _open(path)
-        except StoreCorrupt:
-            self.quarantined = _set_aside(path)
-            connection = _open(path)
+        except StoreCorrupt as damage:
+            connection = self._take(_fresh_copy(path), damage)
         self._writer = threading.Thread(
             target=self._supervised, args=(connection,), name="state-writer", daemon=True
         )
         self._writer.start()
         self._reader: sqlite3.Connection | None = None
+        self._reads = 0
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="state-reader")
         self._closed = False
 
@@ -75,7 +101,12 @@ class Database:
         return result
 
     async def read(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``function`` on a read-only connection and return its result."""
+        """Run ``function`` on a read-only connection and return its result.
+
+        Raises what ``function`` raised, or StoreUnavailable when the file cannot be read.
+        """
+        if self._closed:
+            raise StoreUnavailable("the state database is closed")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, self._read, function)
 
@@ -90,12 +121,32 @@ class Database:
         self._writer.join()
 
     def _read(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        if self._reader is None:
+        try:
+            return function(self._reading())
+        except sqlite3.Error as error:
+            failure = _translated(error)
+            if failure is None:
+                raise
+            if not isinstance(failure, StoreCorrupt):
+                raise failure from error
+        rebuild = _Rebuild(failure, self._reads)
+        self._jobs.put(rebuild)
+        rebuild.done.wait()
+        try:
+            return function(self._reading())
+        except sqlite3.Error as error:
+            raise _translated(error) or error from error
+
+    def _reading(self) -> sqlite3.Connection:
+        """The connection for reading, to the file that is the database now."""
+        if self._reader is None or self._reads != self._generation:
+            self._close_reader()
+            self._reads = self._generation
             self._reader = sqlite3.connect(
                 f"{self.path.as_uri()}?mode=ro", uri=True, check_same_thread=False
             )
             self._reader.execute("PRAGMA busy_timeout=5000")
-        return function(self._reader)
+        return self._reader
 
     def _close_reader(self) -> None:
         if self._reader is not None:
@@ -110,10 +161,18 @@ class Database:
 
     def _serve(self, connection: sqlite3.Connection) -> None:
         durable_now = True
-        while (first := self._jobs.get()) is not None:
+        held: _Rebuild | None = None
+        closing = False
+        while not closing:
+            first, held = held or self._jobs.get(), None
+            if first is None:
+                break
+            if isinstance(first, _Rebuild):
+                connection = self._rebuilt_for(first, connection)
+                durable_now = True
+                continue
             group = [first]
-            closing = False
-            while len(group) < _GROUP:
+            while len(group) < _GROUP and held is None:
                 try:
                     job = self._jobs.get_nowait()
                 except queue.Empty:
@@ -121,15 +180,80 @@ class Database:
                 if job is None:
                     closing = True
                     break
-                group.append(job)
+                if isinstance(job, _Rebuild):
+                    held = job
+                else:
+                    group.append(job)
             durable = any(job.durable for job in group)
             if durable != durable_now:
                 connection.execute(_FULL if durable else _NORMAL)
                 durable_now = durable
-            _commit(connection, group)
-            if closing:
-                break
+            failure = _commit(connection, group)
+            if isinstance(failure, StoreCorrupt) and self._generation < _MOST_REBUILDS:
+                rebuilt = self._replaced(connection, failure)
+                if rebuilt is not None:
+                    connection, durable_now = rebuilt, True
+                    failure = _commit(connection, group)
+            self._note(failure)
+            for one in group:
+                one.settle(failure)
+        if held is not None:
+            held.done.set()
         connection.close()
+
+    def _note(self, failure: StoreError | None) -> None:
+        """Say a failure when it begins, and when it is over."""
+        text = "" if failure is None else str(failure)
+        if text != self.trouble:
+            if text:
+                logger.error("{}; what waits is kept, and tried again", text)
+            else:
+                logger.info("the state database can be written again")
+        self.trouble = text
+
+    def _rebuilt_for(self, request: _Rebuild, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Do what a reader asked for, unless it was done since."""
+        try:
+            if request.generation == self._generation < _MOST_REBUILDS:
+                return self._replaced(connection, request.damage) or connection
+            return connection
+        finally:
+            request.done.set()
+
+    def _replaced(
+        self, connection: sqlite3.Connection, damage: StoreCorrupt
+    ) -> sqlite3.Connection | None:
+        """A connection to a new file in place of the damaged one; None when none can be made."""
+        try:
+            fresh = _fresh_copy(self.path)
+        except StoreError as error:
+            logger.error("the damaged state database cannot be replaced: {}", error)
+            return None
+        # From here on a failure is the writer's end: the next start finishes what was begun.
+        # Closed first, since SQLite removes the journal of a closed database by its name.
+        connection.close()
+        return self._take(fresh, damage)
+
+    def _take(self, fresh: Path, damage: StoreCorrupt) -> sqlite3.Connection:
+        """Put the damaged file aside and ``fresh`` in its place."""
+        self.quarantined = _set_aside(self.path)
+        logger.error("{}; it is kept as {}", damage, self.quarantined)
+        fresh.replace(self.path)
+        sync_directory(self.path.parent)
+        connection = _open(self.path)
+        self._generation += 1
+        return connection
+
+
+class _Rebuild:
+    """A reader's request to replace the damaged file it has met; ``done`` says it was served."""
+
+    __slots__ = ("damage", "done", "generation")
+
+    def __init__(self, damage: StoreCorrupt, generation: int) -> None:
+        self.damage = damage
+        self.generation = generation
+        self.done = threading.Event()
 
 
 class _Job(Generic[T]):
@@ -151,7 +275,10 @@ class _Job(Generic[T]):
         self.result: T | None = None
         self.error: Exception | None = None
 
-    def settle(self) -> None:
+    def settle(self, failure: StoreError | None) -> None:
+        """Hand over the outcome; ``failure`` is that of the whole transaction."""
+        if failure is not None:
+            self.error = failure
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self.loop.call_soon_threadsafe(self._hand_over)
 
@@ -164,8 +291,8 @@ class _Job(Generic[T]):
             self.future.set_result(self.result)  # type: ignore[arg-type]
 
 
-def _commit(connection: sqlite3.Connection, group: list[_Job[Any]]) -> None:
-    """Run a group in one transaction; each job can fail alone, the commit fails for all."""
+def _commit(connection: sqlite3.Connection, group: list[_Job[Any]]) -> StoreError | None:
+    """Run a group in one transaction; each job can fail alone, what is returned fails them all."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         for job in group:
@@ -173,33 +300,34 @@ def _commit(connection: sqlite3.Connection, group: list[_Job[Any]]) -> None:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        failure = _translated(error)
-        for job in group:
-            job.error = failure
-        logger.error("a write to the state database failed: {}", failure)
-    for job in group:
-        job.settle()
+            with contextlib.suppress(sqlite3.Error):  # SQLite has rolled it back by itself
+                connection.execute("ROLLBACK")
+        return _translated(error) or StoreUnavailable(f"a transaction failed: {error}")
+    return None
 
 
 def _run(connection: sqlite3.Connection, job: _Job[Any]) -> None:
+    job.result = job.error = None
     connection.execute("SAVEPOINT job")
     try:
         job.result = job.function(connection)
     except Exception as error:
         # Full, unwritable or damaged storage fails the whole transaction, not one job.
-        if type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError):
+        if isinstance(error, sqlite3.Error) and _translated(error) is not None:
             raise
         connection.execute("ROLLBACK TO job")
         job.error = error
     connection.execute("RELEASE job")
 
 
-def _translated(error: sqlite3.Error) -> StoreError:
+def _translated(error: sqlite3.Error) -> StoreError | None:
+    """What an error says of the storage; None when it is the statement that is wrong."""
     code = getattr(error, "sqlite_errorcode", None)
-    if code is not None and (code & 0xFF) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if code is None or (code & 0xFF) not in _STORAGE:
+        return None
+    if (code & 0xFF) in _DAMAGE:
         return StoreCorrupt(f"the state database is damaged: {error}")
-    return StoreUnavailable(f"the state database cannot be written: {error}")
+    return StoreUnavailable(f"the state database cannot be used: {error}")
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -221,7 +349,7 @@ def _open(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if connection is not None:
             connection.close()
-        raise _translated(error) from error
+        raise _translated(error) or StoreError(f"{path} cannot be opened: {error}") from error
     except OSError as error:
         raise StoreUnavailable(f"the state database {path} cannot be opened: {error}") from error
     return connection
@@ -256,14 +384,51 @@ def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
         connection.execute("COMMIT")
 
 
+def _fresh_copy(path: Path) -> Path:
+    """A new database beside ``path`` with every row that can be read of it; raises StoreError."""
+    fresh = path.with_name(f"{path.name}.rebuilding")
+    try:
+        for file in (fresh, *_companions(fresh)):
+            file.unlink(missing_ok=True)
+        with contextlib.closing(_open(fresh)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            saved = salvage(path, connection)
+            connection.execute("COMMIT")
+        logger.error("{} rows of the damaged state database could be saved", saved)
+        return fresh.replace(_rebuilt(path))
+    except sqlite3.Error as error:
+        raise _translated(error) or StoreError(f"{path} cannot be rebuilt: {error}") from error
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be rebuilt: {error}") from error
+
+
+def _finish_rebuild(path: Path) -> bool:
+    """Take up the new database of a process that died when it had put the damaged one aside."""
+    rebuilt = _rebuilt(path)
+    if not rebuilt.exists():
+        return False
+    if path.exists():
+        rebuilt.unlink()
+        return False
+    rebuilt.replace(path)
+    return True
+
+
+def _rebuilt(path: Path) -> Path:
+    return path.with_name(f"{path.name}.rebuilt")
+
+
+def _companions(path: Path) -> tuple[Path, Path]:
+    """The files that SQLite keeps beside a database."""
+    return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
+
+
 def _set_aside(path: Path) -> Path:
     """Put a damaged database and its companions aside; returns the database's new name."""
     aside = quarantine(path)
-    for suffix in ("-wal", "-shm"):
-        companion = path.with_name(path.name + suffix)
+    for companion, kept in zip(_companions(path), _companions(aside), strict=True):
         if companion.exists():
-            companion.rename(aside.with_name(aside.name + suffix))
-    logger.error("the state database was damaged and is kept as {}", aside)
+            companion.rename(kept)
     return aside
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from datetime import UTC, datetime
@@ -48,3 +49,22 @@ def quarantine(path: Path) -> Path:
     aside = path.with_name(f"{path.name}.corrupt-{stamp}")
     os.replace(path, aside)  # noqa: PTH105
     return aside
+
+
+def remove_older(folder: Path, before: float) -> int:
+    """Remove the files under ``folder`` last written before that time, and folders left empty.
+
+    Links are never followed. What cannot be removed stays. Returns how many files went.
+    """
+    removed = 0
+    for root, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            path = Path(root, name)
+            with contextlib.suppress(OSError):
+                if path.lstat().st_mtime < before:
+                    path.unlink()
+                    removed += 1
+        for name in folders:
+            with contextlib.suppress(OSError):  # not empty, or a link
+                Path(root, name).rmdir()
+    return removed

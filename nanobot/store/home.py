@@ -42,6 +42,14 @@ class Home:
         return self.root / "skills"
 
     @property
+    def skills_off(self) -> Path:
+        return self.root / "skills-off.json"
+
+    @property
+    def skills_lock(self) -> Path:
+        return self.root / "skills.lock.json"
+
+    @property
     def media(self) -> Path:
         return self.root / "media"
 
@@ -64,6 +72,10 @@ class Home:
     @property
     def cache(self) -> Path:
         return self.root / "cache"
+
+    @property
+    def plugins(self) -> Path:
+        return self.root / "plugins"
 
     @property
     def run(self) -> Path:

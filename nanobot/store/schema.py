@@ -72,7 +72,24 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX log_session ON log (session, seq);
     """,
-    # jobs' run state and run records, and the chat the owner last wrote in
+    # 2: what model calls used; ``cost`` in US dollars is that of the ``priced`` calls
+    """
+    CREATE TABLE usage (
+        day         TEXT NOT NULL,
+        session     TEXT NOT NULL,
+        model       TEXT NOT NULL,
+        provider    TEXT NOT NULL,
+        calls       INTEGER NOT NULL,
+        input       INTEGER NOT NULL,
+        output      INTEGER NOT NULL,
+        cached      INTEGER NOT NULL,
+        cost        REAL NOT NULL,
+        priced      INTEGER NOT NULL,
+        PRIMARY KEY (day, session, model, provider)
+    ) WITHOUT ROWID;
+    CREATE INDEX usage_session ON usage (session);
+    """,
+    # 3: jobs' run state and run records, and the chat the owner last wrote in
     """
     CREATE TABLE job_state (
         job         TEXT PRIMARY KEY,

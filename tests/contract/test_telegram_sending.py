@@ -325,7 +325,8 @@ async def test_after_closing_nothing_is_sent(api: BotApi, channel: TelegramChann
 # --- many at once --------------------------------------------------------------------------------
 
 
-async def test_a_chat_that_hangs_delays_no_other(api: BotApi, channel: TelegramChannel) -> None:
+async def test_a_chat_that_hangs_delays_no_other(api: BotApi) -> None:
+    channel = build(api, FakeInbox())
     gate = api.hang("sendMessage", chat_id=1)
     slow = asyncio.create_task(deliver(channel, outbound("slow", 1)))
     await gate.wait_reached()
@@ -334,6 +335,7 @@ async def test_a_chat_that_hangs_delays_no_other(api: BotApi, channel: TelegramC
     was_done = slow.done()
     gate.release()
     await slow
+    await channel.aclose()
 
     assert not was_done
     assert len(api.sent) == 101

@@ -33,7 +33,9 @@ class Nanobot:
 
     @property
     def variables(self) -> dict[str, str]:
-        passed = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        passed = {
+            name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ
+        }
         return {
             **passed,
             "HOME": str(self.home.parent),

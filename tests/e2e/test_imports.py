@@ -13,6 +13,7 @@ from tests.fakes.model_replies import Reply
 from tests.fakes.model_server import ModelServer
 
 HEAVY = {
+    "PIL",
     "asyncio",
     "httpx",
     "jinja2",

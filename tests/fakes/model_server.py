@@ -27,7 +27,7 @@ from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import Any, Self
 
-from tests.fakes import openai_replies
+from tests.fakes import anthropic_replies, openai_replies
 from tests.fakes.model_replies import (
     WAIT_S,
     Call,
@@ -103,12 +103,18 @@ class Request:
     @property
     def tool_results(self) -> list[str]:
         """The texts of all tool messages, in order."""
-        return [_text_of(one) for one in self.messages if one["role"] == "tool"]
+        return [_text_of(one) for one in self.messages if one["role"] == "tool"] + [
+            _text_of(part)
+            for one in self.messages
+            if isinstance(one.get("content"), list)
+            for part in one["content"]
+            if part.get("type") == "tool_result"
+        ]
 
     @property
     def tools(self) -> list[str]:
         """The names of the tools the model may see."""
-        return [tool["function"]["name"] for tool in self.body.get("tools", [])]
+        return [tool.get("function", tool)["name"] for tool in self.body.get("tools", [])]
 
 
 Answer = Callable[[Request], Reply | None]
@@ -280,14 +286,17 @@ class ModelServer:
         if route is None:
             await connection.send(Reply.error(404, f"no route {request.path}"))
         elif not self._admits(request):
-            refusal = "Incorrect API key provided"
-            await connection.send(Reply.error(401, refusal, code="invalid_api_key"))
+            refusal = Reply.error(401, "Incorrect API key provided", code="invalid_api_key")
+            if route is ModelServer._messages:
+                refusal = anthropic_replies.refusal(refusal)
+            await connection.send(refusal)
         else:
             await route(self, request, connection)
 
     def _admits(self, request: Request) -> bool:
-        presented = request.headers.get("authorization", "")
-        return self._require_key is None or presented == f"Bearer {self._require_key}"
+        presented = request.headers.get("authorization", "").removeprefix("Bearer ")
+        key = presented or request.headers.get("x-api-key", "")
+        return self._require_key is None or key == self._require_key
 
     def _reply_to(self, request: Request) -> Reply:
         try:
@@ -309,10 +318,25 @@ class ModelServer:
             # What has no ids is the same for every request: benchmarks render it once.
             number = request.number if reply.calls else 0
             writes = _rendered(reply, request.model, number, wants_usage)
-            await connection.send(reply, writes)
+            failure = (
+                openai_replies.event(reply.error_in_stream, reply.framing)
+                if reply.error_in_stream
+                else b""
+            )
+            await connection.send(reply, writes, failure)
         else:
             body = openai_replies.completion(reply, request.model, request.number)
             await connection.send(reply.but(body=body, content_type="application/json"))
+
+    async def _messages(self, request: Request, connection: _Connection) -> None:
+        """Anthropic's API; the stream is the only form served."""
+        reply = self._reply_to(request)
+        if reply.body is not None:
+            await connection.send(anthropic_replies.refusal(reply))
+        else:
+            writes = tuple(anthropic_replies.stream(reply, request.model, request.number))
+            failure = anthropic_replies.failure_event(reply) if reply.error_in_stream else b""
+            await connection.send(reply, writes, failure)
 
     async def _list_models(self, request: Request, connection: _Connection) -> None:
         body = openai_replies.models(self.models)
@@ -321,6 +345,7 @@ class ModelServer:
 
 _ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/v1/chat/completions"): ModelServer._chat_completions,
+    ("POST", "/v1/messages"): ModelServer._messages,
     ("GET", "/v1/models"): ModelServer._list_models,
 }
 
@@ -407,8 +432,13 @@ class _Connection(asyncio.Protocol):
             request.answered.set()
         self._start_next()
 
-    async def send(self, reply: Reply, writes: tuple[bytes, ...] | None = None) -> None:
-        """Send ``reply``: as ``writes`` in chunks, or its ``body`` whole."""
+    async def send(
+        self, reply: Reply, writes: tuple[bytes, ...] | None = None, failure: bytes = b""
+    ) -> None:
+        """Send ``reply``: as ``writes`` in chunks, or its ``body`` whole.
+
+        ``failure``: the event of a reply with an error in its stream.
+        """
         if reply.latency_s:
             await asyncio.sleep(reply.latency_s)
         if reply.gate is not None:
@@ -420,9 +450,9 @@ class _Connection(asyncio.Protocol):
             self._write(self._head(reply, f"Content-Length: {len(body)}") + body)
         else:
             self._write(self._head(reply, "Transfer-Encoding: chunked"))
-            await self._send_chunks(reply, writes)
+            await self._send_chunks(reply, writes, failure)
 
-    async def _send_chunks(self, reply: Reply, writes: tuple[bytes, ...]) -> None:
+    async def _send_chunks(self, reply: Reply, writes: tuple[bytes, ...], failure: bytes) -> None:
         early = reply.ending is not Ending.COMPLETE or reply.error_in_stream is not None
         if early:
             writes = writes[: reply.after_chunks]
@@ -435,8 +465,8 @@ class _Connection(asyncio.Protocol):
                 self._write(_chunk(write))
         else:
             self._write(b"".join(map(_chunk, writes)))
-        if reply.error_in_stream is not None:
-            self._write(_chunk(openai_replies.event(reply.error_in_stream, reply.framing)))
+        if failure:
+            self._write(_chunk(failure))
         if reply.ending in {Ending.COMPLETE, Ending.CLOSED}:
             self._write(b"0\r\n\r\n")
         else:

@@ -21,7 +21,7 @@ def completion(reply: Reply, model: str, number: int) -> bytes:
         message["tool_calls"] = [
             {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             | _identity(call, position, reply.framing, first=True)
-            for position, call in enumerate(_with_ids(reply, number))
+            for position, call in enumerate(identified(reply, number))
         ]
     document = {
         "id": f"chatcmpl-fake-{number}",
@@ -48,8 +48,8 @@ def stream(reply: Reply, model: str, number: int, *, wants_usage: bool) -> list[
 
     framing = reply.framing
     chunks = [chunk({"role": "assistant", "content": ""})]
-    chunks += [chunk({reply.reasoning_field: part}) for part in _parts(reply.reasoning, framing)]
-    chunks += [chunk({"content": part}) for part in _parts(reply.content, framing)]
+    chunks += [chunk({reply.reasoning_field: part}) for part in parts(reply.reasoning, framing)]
+    chunks += [chunk({"content": part}) for part in parts(reply.content, framing)]
     chunks += [chunk({"tool_calls": [delta]}) for delta in _call_deltas(reply, number)]
     chunks.append(chunk({}, _finish(reply)))
     if reply.usage is not None and wants_usage:
@@ -57,7 +57,7 @@ def stream(reply: Reply, model: str, number: int, *, wants_usage: bool) -> list[
     data = [json.dumps(one, ensure_ascii=framing.ascii_only) for one in chunks]
     if framing.done:
         data.append("[DONE]")
-    return _resized([event(one, framing) for one in data], framing)
+    return in_writes([event(one, framing) for one in data], framing)
 
 
 def event(data: str, framing: Framing) -> bytes:
@@ -88,17 +88,20 @@ def _usage(tokens: Tokens) -> dict[str, Any]:
     return usage
 
 
-def _parts(text: str, framing: Framing) -> list[str]:
+def parts(text: str, framing: Framing) -> list[str]:
+    """``text`` in deltas."""
     if framing.text_size:
-        return _slices(text, framing.text_size)
+        return slices(text, framing.text_size)
     return re.findall(r"\s*\S+|\s+$", text)
 
 
-def _slices(text: str, size: int) -> list[str]:
+def slices(text: str, size: int) -> list[str]:
+    """``text`` in pieces of ``size`` characters."""
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def _with_ids(reply: Reply, number: int) -> list[Call]:
+def identified(reply: Reply, number: int) -> list[Call]:
+    """The calls of the reply to request ``number``, each with an id."""
     return [
         Call(call.name, call.arguments, call.id or f"call_{number}_{position}")
         for position, call in enumerate(reply.calls)
@@ -120,7 +123,7 @@ def _call_deltas(reply: Reply, number: int) -> list[dict[str, Any]]:
     framing = reply.framing
     each = [
         _deltas_of(call, position, framing)
-        for position, call in enumerate(_with_ids(reply, number))
+        for position, call in enumerate(identified(reply, number))
     ]
     if not framing.interleave:
         return [delta for deltas in each for delta in deltas]
@@ -130,7 +133,7 @@ def _call_deltas(reply: Reply, number: int) -> list[dict[str, Any]]:
 
 def _deltas_of(call: Call, position: int, framing: Framing) -> list[dict[str, Any]]:
     if framing.argument_size:
-        fragments = ["", *_slices(call.arguments, framing.argument_size)]
+        fragments = ["", *slices(call.arguments, framing.argument_size)]
     else:
         fragments = [call.arguments]
     deltas = []
@@ -143,7 +146,8 @@ def _deltas_of(call: Call, position: int, framing: Framing) -> list[dict[str, An
     return deltas
 
 
-def _resized(events: list[bytes], framing: Framing) -> list[bytes]:
+def in_writes(events: list[bytes], framing: Framing) -> list[bytes]:
+    """The events as the server writes them."""
     if framing.bom:
         events = [b"\xef\xbb\xbf" + events[0], *events[1:]]
     if not framing.sizes:

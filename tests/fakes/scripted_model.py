@@ -40,6 +40,7 @@ class ScriptedModel:
     called: asyncio.Event = field(default_factory=asyncio.Event)
     context_window: int = 100_000
     reflect: bool = False
+    vision: bool = False
 
     async def chat(
         self,
@@ -72,7 +73,15 @@ class ScriptedModel:
 
     def choose(self, model: str | None) -> ChosenModel:
         """This model, whatever name is asked for."""
-        return ChosenModel(self, model or "scripted", 1000, 0.0, self.context_window, self.reflect)
+        return ChosenModel(
+            self,
+            model or "scripted",
+            1000,
+            0.0,
+            self.context_window,
+            reflect=self.reflect,
+            vision=self.vision,
+        )
 
 
 def says(text: str, finish: FinishReason = FinishReason.STOP) -> LLMResponse:

@@ -14,6 +14,7 @@ def tool_turn(
     workspace: Path,
     *,
     session: str = "cli:direct",
+    inbound_id: str = "inbound:1",
     role: Role = Role.OWNER,
     attended: bool = False,
     environment: Mapping[str, str] | None = None,
@@ -23,7 +24,7 @@ def tool_turn(
     channel, _, chat_id = session.partition(":")
     return ToolContext(
         session_key=session,
-        inbound_id="inbound:1",
+        inbound_id=inbound_id,
         call_id="call_1",
         channel=channel,
         chat_id=chat_id,

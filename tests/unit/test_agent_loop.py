@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.images import Pictures
 from nanobot.agent.loop import NO_ANSWER, AgentLoop
 from nanobot.agent.skills import SkillsLoader
 from nanobot.agent.spill import Spill
@@ -135,6 +136,7 @@ def _bench(
         context=ContextBuilder(workspace, SkillsLoader(workspace, tmp_path / "no-skills")),
         tools=tools,
         spill=Spill(home, cap=1000),
+        pictures=Pictures(home),
         clock=lambda: NOW,
         limits=limits or TurnLimits(max_iterations=4),
     )

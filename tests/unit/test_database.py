@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -154,3 +155,132 @@ async def test_a_full_disk_fails_the_write_and_changes_nothing(tmp_path: Path) -
     kept = await database.read(_keys)
     database.close()
     assert kept == ["a", "c"]
+
+
+def _filled(path: Path, rows: int) -> None:
+    """A database whose log fills many pages."""
+    database = Database(path)
+
+    def fill(connection: sqlite3.Connection) -> None:
+        connection.executemany(
+            "INSERT INTO log (session, kind, inbound_id, principal, trust, at, payload) "
+            "VALUES ('s', 'user', ?, 'owner', 'trusted', 0, ?)",
+            [(f"in-{number}", f"{number} " + "x" * 500) for number in range(rows)],
+        )
+
+    asyncio.run(database.write(fill))
+    database.close()
+
+
+def _damage(path: Path, *, root_of: str) -> None:
+    """Overwrite a page in the middle of what follows the root of a table."""
+    with sqlite3.connect(path) as connection:
+        (page,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = ?", (root_of,)
+        ).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek(size * ((page + pages) // 2))
+        file.write(b"\xff" * size)
+
+
+def _logged(connection: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT inbound_id FROM log ORDER BY seq")]
+
+
+async def test_a_page_found_damaged_by_a_read_costs_the_rows_on_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    await asyncio.to_thread(_filled, path, 400)
+    _damage(path, root_of="log")
+    database = Database(path)
+
+    names = await database.read(_logged)
+
+    await database.write(_insert("after"))
+    after = await database.read(_keys)
+    database.close()
+    assert len(names) in range(380, 400)
+    assert set(names) < {f"in-{number}" for number in range(400)}
+    assert after == ["after"]
+    assert database.quarantined is not None
+    assert database.quarantined.stat().st_size > 400 * 500
+
+
+async def test_a_page_found_damaged_by_a_write_does_not_fail_the_write(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    await asyncio.to_thread(_filled, path, 400)
+    _damage(path, root_of="log")
+    database = Database(path)
+
+    changed = await database.write(
+        lambda connection: connection.execute("UPDATE log SET at = 1").rowcount
+    )
+
+    database.close()
+    assert changed in range(380, 400)
+    assert database.quarantined is not None
+
+
+async def test_reads_after_a_rebuild_see_the_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    await asyncio.to_thread(_filled, path, 400)
+    database = Database(path)
+    before = await database.read(_keys)
+    _damage(path, root_of="log")
+
+    await database.write(lambda connection: connection.execute("UPDATE log SET at = 1"))
+    await database.write(_insert("new"))
+    seen = await database.read(_keys)
+
+    database.close()
+    assert (before, seen) == ([], ["new"])
+    with contextlib.closing(sqlite3.connect(path)) as stored:
+        assert _keys(stored) == ["new"]
+
+
+def test_a_rebuild_that_a_crash_cut_off_is_finished(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    _filled(path, 3)
+    path.replace(tmp_path / "state.db.rebuilt")
+    (tmp_path / "state.db.corrupt-20260301T120000000000").write_bytes(b"damaged")
+
+    database = Database(path)
+
+    names = asyncio.run(database.read(_logged))
+    database.close()
+    assert names == ["in-0", "in-1", "in-2"]
+    assert database.quarantined == tmp_path / "state.db.corrupt-20260301T120000000000"
+
+
+async def test_a_wrong_statement_is_its_own_fault_and_fails_nobody_else(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state.db")
+
+    results = await asyncio.gather(
+        database.write(_insert("a")),
+        database.write(lambda connection: connection.execute("SELECT * FROM nowhere")),
+        database.write(_insert("b")),
+        return_exceptions=True,
+    )
+
+    kept = await database.read(_keys)
+    database.close()
+    assert [type(result) for result in results] == [str, sqlite3.OperationalError, str]
+    assert (kept, database.trouble) == (["a", "b"], "")
+
+
+async def test_a_write_that_failed_is_the_trouble_until_one_succeeds(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state.db")
+
+    def full(connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA max_page_count=1")
+        connection.execute("CREATE TABLE big AS SELECT randomblob(100000)")
+
+    with pytest.raises(StoreUnavailable):
+        await database.write(full)
+    trouble = database.trouble
+    await database.write(lambda connection: connection.execute("PRAGMA max_page_count=100000"))
+
+    database.close()
+    assert ("full" in trouble, database.trouble) == (True, "")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.exec import Exec, ExecArguments
 from nanobot.core.errors import ToolError
 from nanobot.core.events import Event, Notice
@@ -29,6 +30,7 @@ class Bench:
         mode: SandboxMode = SandboxMode.OFF,
         path: str = "/usr/bin:/bin",
         restrict: bool = False,
+        lasting: bool = True,
     ) -> None:
         self.home = Home(root)
         self.workspace = self.home.default_workspace
@@ -37,8 +39,12 @@ class Bench:
             SandboxPolicy(mode=mode), environ={"PATH": path}, user_home=Path.home()
         )
         self.runner = CommandRunner(self.sandbox, OutputLimits(20, 20))
+        self.background = BackgroundProcesses(self.runner, lasting=lasting, new_id=lambda: "bg-1")
         self.tool = Exec(
-            PathResolver(self.home, restrict=restrict), self.runner, default_timeout=20
+            PathResolver(self.home, restrict=restrict),
+            self.runner,
+            self.background,
+            default_timeout=20,
         )
 
     async def run(self, context: ToolContext | None = None, **arguments: object) -> str:
@@ -48,12 +54,16 @@ class Bench:
         assert output.trust is Trust.TRUSTED
         return output.text
 
+    async def aclose(self) -> None:
+        await self.background.aclose()
+        await self.runner.aclose()
+
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = Bench(tmp_path.resolve() / "home")
     yield bench
-    await bench.runner.aclose()
+    await bench.aclose()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +96,8 @@ async def test_a_command_over_its_time_says_so(bench: Bench) -> None:
 
 
 async def test_the_default_time_is_the_configured_one(bench: Bench) -> None:
-    tool = Exec(PathResolver(bench.home, restrict=False), bench.runner, default_timeout=0.2)
+    resolver = PathResolver(bench.home, restrict=False)
+    tool = Exec(resolver, bench.runner, bench.background, default_timeout=0.2)
 
     output = await tool.run(ExecArguments(command="sleep 100"), tool_turn(bench.workspace))
 
@@ -172,3 +183,52 @@ async def test_with_a_sandbox_that_works_it_is_used(tmp_path: Path) -> None:
         await bench.run(command="ls", working_dir="..")
     with pytest.raises(ToolError, match="cannot be seen"):
         await bench.run(command="ls", working_dir="/var")
+
+
+# --- background ---------------------------------------------------------------------------------
+
+
+async def test_a_background_command_gives_its_id_and_goes_on(bench: Bench) -> None:
+    (bench.workspace / "sub").mkdir()
+    context = tool_turn(bench.workspace, environment={"CITY_KEY": "fake"})
+
+    text = await bench.run(
+        context, command="pwd; echo $CITY_KEY; cat", working_dir="sub", background=True
+    )
+    state, output = await bench.background.poll("cli:direct", "bg-1", 20)
+
+    assert text == "Runs in the background as bg-1; see what it says with process."
+    assert (state.exit_code, output.text()) == (None, f"{bench.workspace}/sub\nfake\n")
+
+
+async def test_a_background_command_may_have_a_limit_too(bench: Bench) -> None:
+    text = await bench.run(command="exec sleep 100", background=True, timeout=0.2)
+    state, _ = await bench.background.poll("cli:direct", "bg-1", 20)
+
+    assert text.startswith("Runs in the background as bg-1, for at most 0.2 s;")
+    assert state.reason == "stopped after 0.2 s"
+
+
+async def test_without_a_gateway_the_model_is_told_how_long_it_lasts(tmp_path: Path) -> None:
+    bench = Bench(tmp_path.resolve() / "home", lasting=False)
+
+    text = await bench.run(command="cat", background=True)
+    await bench.aclose()
+
+    assert text.splitlines()[1] == (
+        "[No gateway is running: it ends as soon as you have given your final answer. "
+        "`nanobot gateway` would keep it.]"
+    )
+
+
+@pytest.mark.parametrize("command", ["rm -rf /home", "touch ran"])
+async def test_the_rules_hold_in_the_background_too(tmp_path: Path, command: str) -> None:
+    bench = Bench(tmp_path / "home", mode=SandboxMode.AUTO, path="/nowhere")
+    guest = tool_turn(bench.workspace, role=Role.GUEST, attended=True)
+
+    for context in (None, guest):
+        with pytest.raises(ToolError):
+            await bench.run(context, command=command, background=True)
+
+    assert bench.background.of_session("cli:direct") == ()
+    assert not (bench.workspace / "ran").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import os
 import stat
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image as Pillow
 
+from nanobot.agent import images
+from nanobot.agent.images import Pictures
 from nanobot.agent.tools import files
 from nanobot.agent.tools.files import (
     EditFile,
@@ -23,11 +27,14 @@ from nanobot.agent.tools.files import (
     WriteFileArguments,
     readable_size,
 )
+from nanobot.agent.tools.reading import DocumentReader
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Role, Trust
+from nanobot.core.tool import ToolOutput
 from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import MASK
 from nanobot.store.home import Home
+from tests.fakes.pdf import pdf
 from tests.fakes.tool_turns import tool_turn
 
 
@@ -44,9 +51,16 @@ def workspace(home: Home) -> Path:
 
 
 async def read(home: Home, path: str, **options: object) -> str:
-    tool = ReadFile(PathResolver(home, restrict=False))
+    return (await read_output(home, path, **options)).text
+
+
+async def read_output(home: Home, path: str, **options: object) -> ToolOutput:
     args = ReadFileArguments.model_validate({"path": path, **options})
-    return (await tool.run(args, tool_turn(home.default_workspace))).text
+    return await read_file(home).run(args, tool_turn(home.default_workspace))
+
+
+def read_file(home: Home, *, restrict: bool = False) -> ReadFile:
+    return ReadFile(PathResolver(home, restrict=restrict), Pictures(home), DocumentReader())
 
 
 async def write(home: Home, path: str, content: str) -> str:
@@ -185,22 +199,154 @@ async def test_carriage_returns_are_not_shown(home: Home, workspace: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("data", "kind"),
+    ("name", "data", "kind"),
     [
-        (b"\x89PNG\r\n\x1a\n" + b"\0" * 20, "a PNG picture (28 B)"),
-        (b"%PDF-1.7\n" + b"\0" * 20, "a PDF document (29 B)"),
-        (b"PK\x03\x04" + b"\0" * 20, "a ZIP archive or office document (24 B)"),
-        (b"abc\0def", "binary (7 B)"),
+        ("thing", b"PK\x03\x04" + b"\0" * 20, "a ZIP archive (24 B)"),
+        ("thing", b"abc\0def", "binary (7 B)"),
+        ("a.mp4", b"\0\0\0\x18ftypmp42", "video or audio (12 B)"),
     ],
 )
 async def test_what_is_not_text_is_named_and_refused(
-    home: Home, workspace: Path, data: bytes, kind: str
+    home: Home, workspace: Path, name: str, data: bytes, kind: str
+) -> None:
+    (workspace / name).write_bytes(data)
+
+    with pytest.raises(ToolError) as refused:
+        await read(home, name)
+    assert str(refused.value) == (
+        f"{name} is {kind}; read_file reads text, PDF and pictures (PNG, JPEG, GIF, WebP)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind", "hint"),
+    [
+        ("cv.docx", b"PK\x03\x04\0", "a Word document", "Convert it to text or PDF with exec"),
+        ("a.XLSX", b"PK\x03\x04\0", "an Excel workbook", "Convert it to text or PDF with exec"),
+        (
+            "old.doc",
+            b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0",
+            "an office document in an old",
+            "pandoc",
+        ),
+        ("cat.heic", b"\0\0\0\x18ftypheic", "a HEIC picture", "Convert it to PNG with exec"),
+        ("scan.tif", b"II*\0\x08", "a TIFF picture", "Convert it to PNG with exec"),
+    ],
+)
+async def test_what_could_be_read_if_it_were_converted_says_so(
+    home: Home, workspace: Path, name: str, data: bytes, kind: str, hint: str
+) -> None:
+    (workspace / name).write_bytes(data)
+
+    with pytest.raises(ToolError) as refused:
+        await read(home, name)
+    assert str(refused.value).startswith(f"{name} is {kind}")
+    assert hint in str(refused.value)
+
+
+# --- read_file: pictures and PDF ------------------------------------------------------------------
+
+
+async def test_a_picture_is_read_as_a_picture(home: Home, workspace: Path) -> None:
+    file = io.BytesIO()
+    Pillow.new("RGB", (3000, 1500), "red").save(file, "PNG")
+    (workspace / "red.txt").write_bytes(file.getvalue())  # the bytes decide, not the name
+
+    output = await read_output(home, "red.txt")
+
+    (image,) = output.images
+    assert output.text == (
+        "red.txt: a PNG picture of 3,000 × 1,500 pixels, shown at 1,516 × 758 pixels."
+    )
+    assert Path(image.path).parent == home.media_of("cli:direct")
+    assert Path(image.path).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (output.trust, image.mime) == (Trust.TRUSTED, "image/png")
+
+
+async def test_a_picture_shown_before_can_be_looked_at_again_but_is_not_trusted(
+    home: Home, workspace: Path
+) -> None:
+    Pillow.new("RGB", (4, 4), "red").save(workspace / "red.png")
+    (image,) = (await read_output(home, "red.png")).images
+
+    output = await read_output(home, image.path)
+
+    assert (output.images, output.trust) == ((image,), Trust.UNTRUSTED)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 20, r"The picture is damaged \(\w+\)"),
+        (b"%PDF-1.7\n" + b"\0" * 20, "The document is damaged"),
+        (pdf("secret", encrypted=True), "The document is encrypted with a password"),
+        (pdf(""), "The document holds no text that can be read, only pictures perhaps"),
+    ],
+)
+async def test_a_picture_or_pdf_that_cannot_be_read_says_why(
+    home: Home, workspace: Path, data: bytes, problem: str
 ) -> None:
     (workspace / "thing").write_bytes(data)
 
-    with pytest.raises(ToolError) as refused:
+    with pytest.raises(ToolError, match=rf"^thing cannot be read\. {problem}\.$"):
         await read(home, "thing")
-    assert str(refused.value) == f"thing is {kind}; read_file reads text only."
+
+
+async def test_what_is_too_large_is_not_loaded(
+    home: Home, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "SOURCE_BYTES", 1_000_000)
+    monkeypatch.setattr(files, "SOURCE_BYTES", 1_000_000)
+    monkeypatch.setattr(files, "PDF_BYTES", 1_000_000)
+    (workspace / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(2_000_000))
+    (workspace / "a.pdf").write_bytes(b"%PDF-1.7\n" + bytes(2_000_000))
+
+    with pytest.raises(
+        ToolError, match=r"a\.png cannot be read\. The picture has 2 MB; more than 1"
+    ):
+        await read(home, "a.png")
+    with pytest.raises(ToolError, match=r"a\.pdf has 2\.0 MB: too large a PDF to be read"):
+        await read(home, "a.pdf")
+
+
+async def test_the_text_of_a_pdf_is_read(home: Home, workspace: Path) -> None:
+    (workspace / "one.pdf").write_bytes(pdf("Only one", title=""))
+    (workspace / "two.pdf").write_bytes(pdf("Hello there", "Second page"))
+
+    assert await read(home, "one.pdf") == "Only one"
+    assert await read(home, "two.pdf") == (
+        "Title: A report\n[page 1]\nHello there\n\n[page 2]\nSecond page"
+    )
+
+
+async def test_offset_and_limit_count_the_pages_of_a_pdf(home: Home, workspace: Path) -> None:
+    (workspace / "a.pdf").write_bytes(pdf(*(f"text {number}" for number in range(1, 8)), title=""))
+
+    assert await read(home, "a.pdf", offset=3, limit=2) == (
+        "[page 3]\ntext 3\n\n[page 4]\ntext 4\n[pages 3-4 of 7; offset and limit count pages]"
+    )
+    assert await read(home, "a.pdf", offset=7) == (
+        "[page 7]\ntext 7\n[pages 7-7 of 7; offset and limit count pages]"
+    )
+    with pytest.raises(ToolError, match=r"It has 7 pages; page 8 is beyond its end\."):
+        await read(home, "a.pdf", offset=8)
+
+
+async def test_a_long_pdf_is_read_in_parts_and_a_long_page_whole(
+    home: Home, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "READ_CHARACTERS", 80)
+    (workspace / "a.pdf").write_bytes(pdf(*["word " * 10] * 4, title=""))
+
+    part = await read(home, "a.pdf")
+    page = await read(home, "a.pdf", offset=2, limit=1)
+
+    words = "word " * 9 + "word"
+    assert part == (
+        f"[page 1]\n{words}\n\n[page 2]\nword word w\n[pages 1-2 of 4; the last page is cut; "
+        "limit=1 gives a page whole; offset and limit count pages]"
+    )
+    assert page == f"[page 2]\n{words}\n[pages 2-2 of 4; offset and limit count pages]"
 
 
 async def test_a_directory_is_sent_to_list_dir(home: Home, workspace: Path) -> None:
@@ -238,7 +384,7 @@ async def test_spilled_results_are_read_but_not_trusted(home: Home) -> None:
     spilled = home.spill_of("cli:direct") / "page.txt"
     spilled.parent.mkdir(parents=True)
     spilled.write_text("a web page")
-    tool = ReadFile(PathResolver(home, restrict=True))
+    tool = read_file(home, restrict=True)
 
     output = await tool.run(ReadFileArguments(path=str(spilled)), tool_turn(home.default_workspace))
 
@@ -251,7 +397,7 @@ async def test_a_guest_reads_no_file(home: Home, workspace: Path) -> None:
     guest = tool_turn(workspace, role=Role.GUEST)
 
     with pytest.raises(ToolError, match="guest"):
-        await ReadFile(resolver).run(ReadFileArguments(path="a.txt"), guest)
+        await read_file(home).run(ReadFileArguments(path="a.txt"), guest)
     with pytest.raises(ToolError, match="guest"):
         await WriteFile(resolver).run(WriteFileArguments(path="a.txt", content=""), guest)
     with pytest.raises(ToolError, match="guest"):

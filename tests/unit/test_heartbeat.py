@@ -88,7 +88,7 @@ async def test_one_turn_holds_all_tasks_and_a_slot_has_one(bench: Bench) -> None
 
     began = [await service.beat(), await service.beat()]
 
-    ((_, pending),) = await bench.bus.pending()
+    (pending,) = await bench.bus.pending()
     assert began == [True, False]
     assert "- [ ] one\n- [ ] two" in pending.message.content
     assert (pending.message.session_key, pending.message.profile) == ("heartbeat", "heartbeat")
@@ -100,7 +100,7 @@ async def test_a_heartbeat_waits_for_the_former_one(bench: Bench) -> None:
     await service.beat()
     bench.now += timedelta(minutes=30)
     while_it_runs = await service.beat()
-    ((_, pending),) = await bench.bus.pending()
+    (pending,) = await bench.bus.pending()
     await bench.bus.settle(Settlement(session=SESSION, consumed=(pending.message.id,), answer=""))
 
     assert (while_it_runs, await service.beat()) == (False, True)
@@ -133,7 +133,7 @@ async def test_the_answer_goes_to_the_last_used_chat_unless_it_is_the_token(
     service = bench.service()
     await bench.bus.post(InboundMessage("telegram", "42", "42", "hello", role=Role.OWNER))
     await service.beat()
-    _, (_, pending) = await bench.bus.pending()
+    _, pending = await bench.bus.pending()
 
     done = Settlement(session=SESSION, consumed=(pending.message.id,), answer=answer)
     outbounds = consequences(pending.message, done).outbounds

@@ -89,8 +89,37 @@ def test_open_calls_are_those_without_a_result_at_the_end() -> None:
     assert open_calls(_log(UserMessage("go"))) == ()
 
 
-_ids = st.sampled_from(["1", "2", "3"])
-_calls = st.lists(st.builds(ToolCall, _ids, st.just("exec"), st.just("{}")), max_size=3)
+def test_assistant_messages_that_lost_what_stood_between_them_become_one() -> None:
+    log = _log(
+        UserMessage("go"),
+        AssistantMessage("first"),
+        AssistantMessage("second", (ToolCall("1", "exec", "{}"),)),
+        ToolMessage("1", "exec", "ran"),
+    )
+
+    assert fold(log, interrupted=LOST)[1:] == [
+        AssistantMessage("first\n\nsecond", (ToolCall("1", "exec", "{}"),)),
+        ToolMessage("1", "exec", "ran"),
+    ]
+
+
+def test_a_name_that_no_provider_takes_back_is_mended() -> None:
+    log = _log(
+        UserMessage("go"),
+        AssistantMessage("", (ToolCall("1", "run this!", "{}"), ToolCall("2", "", "{}"))),
+        ToolMessage("1", "run this!", "no such tool"),
+    )
+
+    assert fold(log, interrupted=LOST)[1:] == [
+        AssistantMessage("", (ToolCall("1", "run_this_", "{}"), ToolCall("2", "unknown", "{}"))),
+        ToolMessage("1", "run_this_", "no such tool"),
+        ToolMessage("2", "unknown", LOST),
+    ]
+
+
+_ids = st.sampled_from(["", "1", "2", "3"])
+_names = st.sampled_from(["exec", "", "no name"])
+_calls = st.lists(st.builds(ToolCall, _ids, _names, st.just("{}")), max_size=3)
 _messages = st.one_of(
     st.none(),
     st.builds(UserMessage, st.text(max_size=3)),
@@ -120,6 +149,8 @@ def test_the_checker_sees_what_a_provider_would_refuse() -> None:
             ToolMessage("7", "exec", "orphan"),
             AssistantMessage(""),
             AssistantMessage("", (call, call)),
+            UserMessage(" "),
+            AssistantMessage("", (ToolCall("3", "no name", "{}"),)),
         ]
     )
 
@@ -128,6 +159,10 @@ def test_the_checker_sees_what_a_provider_would_refuse() -> None:
         "calls without a result: 1",
         "a result without a call: 7",
         "an empty assistant message",
+        "two assistant messages in a row",
         "two calls with one id",
         "calls without a result: 1, 1",
+        "an empty user message",
+        "a call of a name that is none",
+        "calls without a result: 3",
     ]

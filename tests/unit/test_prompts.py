@@ -47,11 +47,24 @@ def test_the_prompts_are_as_reviewed() -> None:
         "compacted": render.compacted(),
         "cut_file": render.cut_file(10, 20, Path("/w/AGENTS.md")),
         "spilled": render.spilled(Path("/h/spill/1.txt")),
+        "picture_past": render.picture_past(Path("/h/media/1.png")),
+        "picture_unseen": render.picture_unseen("some-model"),
+        "picture_failed": render.picture_failed("cat.heic", "It is not a picture."),
     }
     sections = {
         "identity, owner": owner,
         "identity, guest": guest,
         "skills": render.skills("<skills>…</skills>"),
+        "skill command": render.skill_command(
+            command="weather",
+            skill="weather",
+            folder=Path("/s/weather"),
+            body="# Weather\n\nAsk /s/weather/ask.sh.",
+            arguments="Paris tomorrow",
+        ),
+        "skill command without arguments": render.skill_command(
+            command="a_b", skill="a-b", folder=Path("/s/a-b"), body="Do it.", arguments=""
+        ),
         "turn header": header,
         **notes,
         "profile, job": render.profile("job"),

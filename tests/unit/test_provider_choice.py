@@ -7,7 +7,7 @@ from pydantic import SecretStr
 
 from nanobot.config.schema import ProviderConfig, ProvidersConfig
 from nanobot.core.errors import AuthFailed
-from nanobot.providers.registry import BY_NAME, SPECS, choose, context_window
+from nanobot.providers.registry import BY_NAME, SPECS, choose
 
 
 def providers(**keys: str) -> ProvidersConfig:
@@ -77,13 +77,3 @@ def test_without_any_key_the_error_says_what_to_type(model: str, likely: str) ->
 def test_every_configurable_provider_has_a_spec() -> None:
     assert set(ProvidersConfig.model_fields) == set(BY_NAME)
     assert len(SPECS) == len(BY_NAME)
-
-
-def test_windows_are_configured_known_or_cautious() -> None:
-    from nanobot.config.schema import ModelOverride
-
-    own = ProviderConfig(models={"tiny": ModelOverride(context_window=4096)})
-
-    sizes = [context_window(name, own) for name in ("tiny", "claude-x", "unheard-of")]
-
-    assert sizes == [4096, 200_000, 64_000]

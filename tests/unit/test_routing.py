@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from nanobot.agent.commands import CommandTable
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.skills import SkillsLoader
 from nanobot.agent.spill import Spill
@@ -145,6 +146,7 @@ async def _run(folder: Path, wishes: list[Wish]) -> list[tuple[str, str]]:
         context=ContextBuilder(folder, SkillsLoader(folder, folder / "none")),
         tools=ToolRegistry([Message(bus, frozenset({"telegram"}))]),
         spill=Spill(Home(folder / "home"), cap=10_000),
+        pictures=Pictures(Home(folder / "home")),
         clock=lambda: NOW,
     )
     dispatcher = Dispatcher(bus, loop, CommandTable([]), lambda: NOW, slots=3)

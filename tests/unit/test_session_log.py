@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -101,6 +102,20 @@ async def test_a_compaction_stands_before_what_it_keeps(log: SessionLog) -> None
     live = [entry.message for entry in (await log.live("s")).entries]
 
     assert live == [UserMessage(text) for text in ("earlier", "3", "4")]
+
+
+async def test_what_a_parked_message_wrote_is_out_of_view_but_kept(log: SessionLog) -> None:
+    def wrote(name: str, text: str) -> Draft:
+        return replace(said(text), inbound_id=name)
+
+    await log.append("s", [wrote("a", "before"), wrote("bad", "1"), wrote("b", "taken in")])
+    await log.append("s", [replace(draft(EntryKind.PARKED, None), inbound_id="bad")])
+    await log.append("s", [wrote("c", "after"), wrote("bad", "tried again")])
+
+    live = [entry.message for entry in (await log.live("s")).entries]
+
+    assert live == [UserMessage(t) for t in ("before", "taken in", "after", "tried again")]
+    assert len(await log.entries("s")) == 6
 
 
 async def test_settings_are_remembered(log: SessionLog) -> None:

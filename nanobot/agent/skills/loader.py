@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from nanobot.agent.skills.model import (
     SkillsSnapshot,
     SlashCommand,
     Source,
+    Standing,
 )
 from nanobot.agent.skills.reader import (
     SKILL_FILE,
@@ -36,6 +37,7 @@ from nanobot.agent.skills.reader import (
     read_text,
 )
 from nanobot.agent.skills.summary import summary
+from nanobot.agent.skills.switches import NOTHING_OFF, OffSource, OffSwitches, nothing_off
 from nanobot.core.ports import Clock
 from nanobot.store.shipped import builtin_skills_dir as shipped_skills_dir
 
@@ -59,17 +61,16 @@ class _Root:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    """What tells one state of a file from another; ``error`` where there is no stat of it."""
+_Stamp: TypeAlias = tuple[int, ...] | str
+"""What tells one state of a file from another, its time of change last; text: why there is none.
 
-    identity: tuple[int, ...] = ()
-    changed_ns: int = 0
-    error: str = ""
+A plain tuple, since a thousand are made and compared at each turn.
+"""
 
-    def is_young(self, now: datetime) -> bool:
-        """Whether the file may change once more without its stamp doing so."""
-        return not self.error and self.changed_ns / 1e9 > (now - _CLOCK_TICK).timestamp()
+
+def _is_young(stamp: _Stamp, now: datetime) -> bool:
+    """Whether the file may change once more without its stamp doing so."""
+    return not isinstance(stamp, str) and stamp[-1] / 1e9 > (now - _CLOCK_TICK).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ class SkillsLoader:
     All methods may be called from any thread.
 
     ``config`` is config.json as a mapping, for ``requires.config``. ``environ`` and ``which``
-    default to the process's own; neither is ever written to.
+    default to the process's own; neither is ever written to. ``off`` says which skills are off
+    until the owner enables them; it is asked at every look at the disk.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class SkillsLoader:
         which: Callable[[str], str | None] | None = None,
         watch: bool = True,
         reserved_commands: Iterable[str] = (),
+        off: OffSource = nothing_off,
         clock: Clock = _now,
     ) -> None:
         builtin = shipped_skills_dir() if builtin_skills_dir is None else builtin_skills_dir
@@ -128,6 +131,8 @@ class SkillsLoader:
         self._which = which or self._on_path
         self._watch = watch
         self._reserved = frozenset(reserved_commands)
+        self._off_source = off
+        self._off: OffSwitches = NOTHING_OFF
         self._clock = clock
         self._lock = threading.Lock()
         self._readings: dict[_Place, _Reading] = {}
@@ -159,6 +164,12 @@ class SkillsLoader:
         """The skills as last looked at."""
         with self._lock:
             return self._snapshot or self._refreshed(look_up=False)[0]
+
+    def menu(self) -> tuple[tuple[str, str], ...]:
+        """Names and help lines of the skills' slash commands, as last looked at."""
+        return tuple(
+            (command.name, command.skill.description) for command in self.snapshot().commands
+        )
 
     def broken(self) -> tuple[BrokenSkill, ...]:
         """The folders that mean to be skills and are none, by name, each with the reason."""
@@ -240,6 +251,7 @@ class SkillsLoader:
         now = self._clock()
         before = self._snapshot
         found = self._scanned()
+        off = self._off_source()
         stale = [
             place
             for place, stamp in found.items()
@@ -247,7 +259,7 @@ class SkillsLoader:
             or not reading.is_settled
             or reading.stamp != stamp
         ]
-        is_unchanged = not stale and len(found) == len(self._readings)
+        is_unchanged = not stale and len(found) == len(self._readings) and off == self._off
         is_recent = abs(now - self._looked_up_at) < LOOKUP_INTERVAL
         if before is not None and is_unchanged and is_recent and not look_up:
             return before, False
@@ -255,13 +267,14 @@ class SkillsLoader:
         renewed = {
             place: _Reading(
                 found[place],
-                not found[place].is_young(now),
+                not _is_young(found[place], now),
                 self._read(place, found[place], protected),
             )
             for place in stale
         }
         self._readings = {place: renewed.get(place) or self._readings[place] for place in found}
         self._looked_up_at = now
+        self._off = off
         after = self._composed()
         if after == before:
             return before, False
@@ -278,7 +291,7 @@ class SkillsLoader:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                found[number, ""] = _Stamp(error=str(error.strerror))
+                found[number, ""] = str(error.strerror)
                 continue
             prefix = f"{root.path}{os.sep}"
             for name, is_link in names:
@@ -288,20 +301,17 @@ class SkillsLoader:
                     status = os.stat(f"{prefix}{name}{os.sep}{SKILL_FILE}")  # noqa: PTH116
                 except (FileNotFoundError, NotADirectoryError):
                     if is_link and not os.path.exists(prefix + name):  # noqa: PTH110
-                        found[number, name] = _Stamp(error="the folder is a link to nowhere")
+                        found[number, name] = "the folder is a link to nowhere"
                     continue
                 except OSError as error:
-                    found[number, name] = _Stamp(error=str(error.strerror))
+                    found[number, name] = str(error.strerror)
                     continue
-                found[number, name] = _Stamp(
-                    (
-                        status.st_dev,
-                        status.st_ino,
-                        status.st_mode,
-                        status.st_size,
-                        status.st_mtime_ns,
-                        status.st_ctime_ns,
-                    ),
+                found[number, name] = (
+                    status.st_dev,
+                    status.st_ino,
+                    status.st_mode,
+                    status.st_size,
+                    status.st_mtime_ns,
                     status.st_ctime_ns,
                 )
         return found
@@ -316,25 +326,35 @@ class SkillsLoader:
         number, name = place
         root = self._roots[number]
         if not name:
-            return BrokenSkill(root.path.name, root.source, root.path, f"not listed: {stamp.error}")
-        if stamp.error:
-            return BrokenSkill(name, root.source, root.path / name / SKILL_FILE, stamp.error)
+            return BrokenSkill(root.path.name, root.source, root.path, f"not listed: {stamp}")
+        if isinstance(stamp, str):
+            return BrokenSkill(name, root.source, root.path / name / SKILL_FILE, stamp)
         return read_skill(root.source, root.path / name, protected=protected)
 
     def _composed(self) -> SkillsSnapshot:
         """A snapshot made from all readings; of the same name the highest working skill wins."""
         chosen: dict[str, Skill] = {}
         broken: list[BrokenSkill] = []
+        held_back: list[Skill] = []
         for _, reading in sorted(self._readings.items(), key=lambda item: item[0]):
             if isinstance(reading.result, BrokenSkill):
                 broken.append(reading.result)
-            elif self._rules.loads(reading.result):
+            elif not self._rules.loads(reading.result):
+                continue
+            elif self._is_untrusted(reading.result):
+                held_back.append(reading.result)
+            else:
                 chosen.setdefault(reading.result.name, reading.result)
+        for skill in held_back:
+            # It must not take the place of a skill that the owner trusts.
+            if chosen.setdefault(skill.name, skill) is not skill:
+                reason = f"off: {self._why_off(skill)}"
+                broken.append(BrokenSkill(skill.name, skill.source, skill.path, reason))
         skills = [chosen[name] for name in sorted(chosen)]
         facts = Facts.gathered(
             skills, platform=self._platform, environ=self._environ, which=self._which
         )
-        standings = tuple(judge(skill, facts, self._rules) for skill in skills)
+        standings = tuple(self._judged(skill, facts) for skill in skills)
         eligible = [standing.skill for standing in standings if standing.is_eligible]
         always = [standing.skill for standing in standings if standing.is_always]
         return SkillsSnapshot(
@@ -349,6 +369,25 @@ class SkillsLoader:
             ),
             readable=tuple(dict.fromkeys(path for skill in eligible for path in skill.readable)),
         )
+
+    def _judged(self, skill: Skill, facts: Facts) -> Standing:
+        standing = judge(skill, facts, self._rules)
+        reason = self._why_off(skill)
+        return replace(standing, enabled=False, held_back=reason) if reason else standing
+
+    def _is_untrusted(self, skill: Skill) -> bool:
+        switch = self._off.get(skill.name) or self._off.get("*")
+        return switch is not None and not switch.by_owner and _is_in_reach(skill)
+
+    def _why_off(self, skill: Skill) -> str:
+        switch = self._off.get(skill.name) or self._off.get("*")
+        is_off = switch is not None and (switch.by_owner or _is_in_reach(skill))
+        return switch.reason if switch is not None and is_off else ""
+
+
+def _is_in_reach(skill: Skill) -> bool:
+    """Whether the skill lies where file tools may write."""
+    return skill.source in (Source.WORKSPACE, Source.EXTRA)
 
 
 def _joined(render: Callable[[Skill], str], skills: Iterable[Skill]) -> str:

@@ -136,12 +136,14 @@ class Standing:
     """How a skill stands on this machine under this configuration.
 
     ``missing`` are its unmet requirements, as the summary words them (``CLI: ffmpeg``).
+    ``held_back``: why it is off until the owner enables it ("" when it is not).
     """
 
     skill: Skill
     enabled: bool
     fits_os: bool
     missing: tuple[str, ...]
+    held_back: str = ""
 
     @property
     def is_eligible(self) -> bool:

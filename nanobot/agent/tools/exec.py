@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.files import existing
 from nanobot.core.errors import ToolError
 from nanobot.core.events import Notice
@@ -26,6 +27,7 @@ class ExecArguments(ToolArguments):
     timeout: float | SkipJsonSchema[None] = Field(
         default=None, gt=0, le=LONGEST_S, description="seconds"
     )
+    background: bool = Field(default=False, description="return an id for `process` at once")
 
 
 class Exec(Tool[ExecArguments]):
@@ -34,17 +36,22 @@ class Exec(Tool[ExecArguments]):
     name = "exec"
     description = (
         "Run a bash command, without terminal or input. Only the workspace keeps what it writes; "
-        "everything it started ends with it."
+        "everything it started ends with it, unless it runs in the background (servers, tmux)."
     )
     effect = Effect.WRITE
     arguments = ExecArguments
     timeout_s = None  # the runner's own limit, after which the output so far is still shown
 
     def __init__(
-        self, resolver: PathResolver, runner: CommandRunner, default_timeout: float = 60.0
+        self,
+        resolver: PathResolver,
+        runner: CommandRunner,
+        background: BackgroundProcesses,
+        default_timeout: float = 60.0,
     ) -> None:
         self._resolver = resolver
         self._runner = runner
+        self._background = background
         self._default_timeout = default_timeout
         self._warned: dict[str, None] = {}
 
@@ -62,6 +69,18 @@ class Exec(Tool[ExecArguments]):
                 "run it themselves."
             )
         sandboxed, warning = await self._protection(context)
+        if args.background:
+            process_id = self._background.start(
+                args.command,
+                session_key=context.session_key,
+                inbound_id=context.inbound_id,
+                cwd=directory,
+                environment=context.environment,
+                view=paths.view(),
+                sandboxed=sandboxed,
+                timeout=args.timeout,
+            )
+            return ToolOutput(self._begun(process_id, args.timeout) + warning, trust_of_commands())
         timeout = args.timeout or self._default_timeout
         result = await self._runner.run(
             args.command,
@@ -71,7 +90,10 @@ class Exec(Tool[ExecArguments]):
             view=paths.view(),
             sandboxed=sandboxed,
         )
-        return ToolOutput(_report(result, timeout) + warning, self._trust())
+        return ToolOutput(_report(result, timeout) + warning, trust_of_commands())
+
+    async def stopped(self, inbound_id: str) -> None:
+        await self._background.kill_turn(inbound_id)
 
     async def _protection(self, context: ToolContext) -> tuple[bool, str]:
         """Whether to use the sandbox, and what is to be said of it; raises ToolError.
@@ -92,6 +114,17 @@ class Exec(Tool[ExecArguments]):
             "or set tools.exec.sandbox to off."
         )
 
+    def _begun(self, process_id: str, timeout: float | None) -> str:
+        """What the model reads of a command that goes on by itself."""
+        until = "" if timeout is None else f", for at most {timeout:g} s"
+        text = f"Runs in the background as {process_id}{until}; see what it says with process."
+        if self._background.lasting:
+            return text
+        return (
+            f"{text}\n[No gateway is running: it ends as soon as you have given your final answer. "
+            "`nanobot gateway` would keep it.]"
+        )
+
     def _warned_once(self, context: ToolContext, reason: str) -> str:
         if context.session_key in self._warned:
             return ""
@@ -102,14 +135,15 @@ class Exec(Tool[ExecArguments]):
         context.emit(Notice(text))
         return f"\n[{text}]"
 
-    def _trust(self) -> Trust:
-        """The trust of a command's output; the one place where that is decided.
 
-        Trusted even with the network on, where a command may print what a stranger wrote: to
-        taint every turn that ran `git status` would put an approval before nearly everything,
-        and owners would learn to click. `tools.exec.network` says what an owner can do about it.
-        """
-        return Trust.TRUSTED
+def trust_of_commands() -> Trust:
+    """The trust of a command's output; the one place where that is decided.
+
+    Trusted even with the network on, where a command may print what a stranger wrote: to
+    taint every turn that ran `git status` would put an approval before nearly everything,
+    and owners would learn to click. `tools.exec.network` says what an owner can do about it.
+    """
+    return Trust.TRUSTED
 
 
 def _report(result: CommandResult, timeout: float) -> str:

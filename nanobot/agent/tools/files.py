@@ -17,6 +17,8 @@ from typing import BinaryIO
 
 from pydantic import Field
 
+from nanobot.agent.images import SOURCE_BYTES, Pictures, mime_of, too_large
+from nanobot.agent.tools.reading import DocumentReader
 from nanobot.agent.tools.search_worker import bom_of, encoding_of
 from nanobot.core.errors import ToolError
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
@@ -25,6 +27,9 @@ from nanobot.safety.redaction import MASK
 
 READ_LINES = 2000
 READ_CHARACTERS = 15_000
+PAGE_CHARACTERS = 500_000
+"""Of a single page of a PDF; what is too long to be shown is spilled into a file."""
+PDF_BYTES = 100_000_000
 LIST_ENTRIES = 500
 
 _CHUNK = 65536
@@ -34,40 +39,76 @@ _NEAREST_LIMIT_S = 0.5
 _SHOWN_LINE = 300
 
 _KINDS = (
-    (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
-    (b"\xff\xd8\xff", "a JPEG picture"),
-    (b"GIF8", "a GIF picture"),
-    (b"%PDF-", "a PDF document"),
-    (b"PK\x03\x04", "a ZIP archive or office document"),
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an office document in an old format"),
+    (b"II*\0", "a TIFF picture"),
+    (b"MM\0*", "a TIFF picture"),
+    (b"BM", "a BMP picture"),
     (b"\x1f\x8b", "gzip-compressed"),
     (b"\x7fELF", "a program"),
     (b"SQLite format 3\0", "an SQLite database"),
     (b"OggS", "Ogg audio"),
     (b"ID3", "MP3 audio"),
 )
+_BRANDS = {
+    **dict.fromkeys((b"heic", b"heix", b"mif1", b"msf1"), "a HEIC picture"),
+    **dict.fromkeys((b"avif", b"avis"), "an AVIF picture"),
+}
+_OFFICE = {
+    ".docx": "a Word document",
+    ".xlsx": "an Excel workbook",
+    ".pptx": "a PowerPoint presentation",
+    ".odt": "an OpenDocument text",
+    ".ods": "an OpenDocument spreadsheet",
+    ".odp": "an OpenDocument presentation",
+    ".epub": "an e-book",
+}
 
 
 class ReadFileArguments(ToolArguments):
     path: str
-    offset: int = Field(default=1, ge=1, description="first line, from 1")
-    limit: int = Field(default=READ_LINES, ge=1, description="number of lines")
+    offset: int = Field(default=1, ge=1, description="first line, from 1 (of a PDF: page)")
+    limit: int = Field(default=READ_LINES, ge=1, description="number of lines or pages")
     line_numbers: bool = False
 
 
 class ReadFile(Tool[ReadFileArguments]):
     name = "read_file"
-    description = "Read a text file, whole or some of its lines."
+    description = "Read a text file, whole or some of its lines; a PDF's text; look at a picture."
     effect = Effect.READ
     arguments = ReadFileArguments
 
-    def __init__(self, resolver: PathResolver) -> None:
+    def __init__(self, resolver: PathResolver, pictures: Pictures, reader: DocumentReader) -> None:
         self._resolver = resolver
+        self._pictures = pictures
+        self._reader = reader
 
     async def run(self, args: ReadFileArguments, context: ToolContext) -> ToolOutput:
         paths = self._resolver.for_context(context)
         path = existing(paths, args.path)
-        text = await asyncio.to_thread(_read, paths, path, args)
-        return ToolOutput(text, paths.trust_of(path))
+        name, trust = paths.show(path), paths.trust_of(path)
+        read = await asyncio.to_thread(_read, paths, path, args)
+        if isinstance(read, str):
+            return ToolOutput(read, trust)
+        try:
+            if mime_of(read[:12]) is None:
+                return ToolOutput(await self._pdf_text(read, args), trust)
+            image, description = await self._pictures.keep(read, context.session_key)
+        except ToolError as error:
+            raise ToolError(f"{name} cannot be read. {error}") from error
+        return ToolOutput(f"{name}: {description}.", trust, (image,))
+
+    async def _pdf_text(self, data: bytes, args: ReadFileArguments) -> str:
+        limit = PAGE_CHARACTERS if args.limit == 1 else READ_CHARACTERS
+        reading = await self._reader.pdf(data, limit=limit, first=args.offset, pages=args.limit)
+        notes = [reading.note] if reading.note else []
+        if reading.total > len(reading.text):
+            notes.append("the last page is cut; limit=1 gives a page whole")
+        if notes:
+            notes.append("offset and limit count pages")
+        title = f"Title: {reading.title}" if reading.title else ""
+        note = f"[{'; '.join(notes)}]" if notes else ""
+        return "\n".join(filter(None, (title, reading.text, note)))
 
 
 class WriteFileArguments(ToolArguments):
@@ -180,9 +221,7 @@ class _TextFile:
         head = file.read(_CHUNK)
         encoding = encoding_of(head)
         if encoding is None:
-            size = readable_size(os.fstat(file.fileno()).st_size)
-            kind = next((kind for magic, kind in _KINDS if head.startswith(magic)), "binary")
-            raise ToolError(f"{name} is {kind} ({size}); read_file reads text only.")
+            raise _not_text(head, name, os.fstat(file.fileno()).st_size)
         self.encoding = encoding
         self.lossy = False
         self._file = file
@@ -222,33 +261,66 @@ class _TextFile:
             yield kept, length
 
 
-def _read(paths: Paths, path: Path, args: ReadFileArguments) -> str:
+def _not_text(head: bytes, name: str, size: int) -> ToolError:
+    kind = next((kind for magic, kind in _KINDS if head.startswith(magic)), "binary")
+    hint = ""
+    if kind == "a ZIP archive":
+        kind = _OFFICE.get(Path(name).suffix.lower(), kind)
+    elif head[4:8] == b"ftyp":
+        kind = _BRANDS.get(head[8:12], "video or audio")
+    if "picture" in kind:
+        hint = " Convert it to PNG with exec to look at it."
+    elif kind in _OFFICE.values() or "office" in kind:
+        hint = " Convert it to text or PDF with exec (pandoc, libreoffice) if there is a program."
+    return ToolError(
+        f"{name} is {kind} ({readable_size(size)}); read_file reads text, PDF and pictures "
+        f"(PNG, JPEG, GIF, WebP).{hint}"
+    )
+
+
+def _read(paths: Paths, path: Path, args: ReadFileArguments) -> str | bytes:
+    """The text of a file as asked for; of a picture or a PDF document its bytes."""
     name = paths.show(path)
+    with os.fdopen(paths.open_file(path), "rb") as file:
+        head = file.read(1024)
+        size = os.fstat(file.fileno()).st_size
+        if mime_of(head) is not None:
+            if size > SOURCE_BYTES:
+                raise ToolError(f"{name} cannot be read. {too_large(size)}")
+            return head + file.read(SOURCE_BYTES)
+        if head.startswith(b"%PDF-"):
+            if size > PDF_BYTES:
+                raise ToolError(f"{name} has {readable_size(size)}: too large a PDF to be read.")
+            return head + file.read(PDF_BYTES)
+        file.seek(0)
+        return _read_text(file, name, args)
+
+
+def _read_text(file: BinaryIO, name: str, args: ReadFileArguments) -> str:
     shown: list[str] = []
     room = READ_CHARACTERS
     number = 0
     notes: list[str] = []
-    with os.fdopen(paths.open_file(path), "rb") as file:
-        text = _TextFile(file, name)
-        is_whole = True
-        for number, (line, length) in enumerate(text.lines(), 1):
-            if number < args.offset:
-                continue
-            room -= len(line) + 1
-            if shown and (room < 0 or len(shown) == args.limit):
-                is_whole = False
-                break
-            shown.append(f"{number}\t{line}" if args.line_numbers else line)
-            if length > len(line) + 1:
-                notes.append(
-                    f"line {number} has {length:,} characters, of which the first {len(line):,} "
-                    "are shown; search it with grep or cut it with exec"
-                )
-        if is_whole:
-            total = str(number)
-        else:
-            counted = _line_count(file) if text.encoding == "utf-8" else None
-            total = str(counted) if counted else f"more than {number}"
+    text = _TextFile(file, name)
+    is_whole = True
+    for number, (line, length) in enumerate(text.lines(), 1):
+        if number < args.offset:
+            continue
+        room -= len(line) + 1
+        if shown and (room < 0 or len(shown) == args.limit):
+            is_whole = False
+            break
+        shown.append(f"{number}\t{line}" if args.line_numbers else line)
+        if length > len(line) + 1:
+            notes.append(
+                f"line {number} has {length:,} characters, of which the first {len(line):,} "
+                "are shown; search it with grep or cut it with exec"
+            )
+    if is_whole:
+        total = str(number)
+    else:
+        counted = _line_count(file) if text.encoding == "utf-8" else None
+        total = str(counted) if counted else f"more than {number}"
     if not number:
         return f"{name} is empty."
     if not shown:

@@ -86,16 +86,30 @@ class DocumentReader:
     async def page(self, source: str, *, url: str, limit: int, as_markdown: bool = True) -> Reading:
         """The content of an HTML page; ``url`` is what its links are relative to."""
         kind: Kind = "markdown" if as_markdown else "text"
-        return await self._read(kind, source.encode("utf-8", "replace"), url, limit)
+        return await self._read(kind, source.encode("utf-8", "replace"), limit, url=url)
 
-    async def pdf(self, data: bytes, *, limit: int) -> Reading:
-        """The text of a PDF document, page by page."""
-        return await self._read("pdf", data, "", limit)
+    async def pdf(
+        self, data: bytes, *, limit: int, first: int = 1, pages: int | None = None
+    ) -> Reading:
+        """The text of a PDF document from page ``first`` on, at most ``pages`` of them."""
+        return await self._read("pdf", data, limit, first=first, pages=pages)
 
-    async def _read(self, kind: Kind, data: bytes, url: str, limit: int) -> Reading:
+    async def _read(
+        self,
+        kind: Kind,
+        data: bytes,
+        limit: int,
+        *,
+        url: str = "",
+        first: int = 1,
+        pages: int | None = None,
+    ) -> Reading:
         """Raises ToolError, with the reason, where there is no text to be had."""
         # Two slow steps and a fast one, with room for the process to start.
-        request = {"kind": kind, "url": url, "limit": limit, "step": self._seconds / 4}
+        request = {
+            **{"kind": kind, "url": url, "limit": limit, "step": self._seconds / 4},
+            **{"first": first, "pages": pages},
+        }
         async with self._slots:
             answer = await self._worked(json.dumps(request).encode() + b"\n" + data)
         if not answer:

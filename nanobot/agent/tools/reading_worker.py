@@ -57,13 +57,16 @@ _SPACE = re.compile(r"[ \t\r\n\f\v\xa0]+")
 class Request(TypedDict):
     """What to read: ``kind`` is markdown, text (of a page) or pdf; ``url`` is the page's own.
 
-    ``limit`` is the number of characters wanted, ``step`` the seconds a step may take.
+    ``limit`` is the number of characters wanted, ``step`` the seconds a step may take. ``first``
+    is the page of a PDF to begin with, from 1; ``pages`` how many are wanted, None for all.
     """
 
     kind: str
     url: str
     limit: int
     step: float
+    first: int
+    pages: int | None
 
 
 class Result(TypedDict):
@@ -92,7 +95,13 @@ def read(request: Request, data: bytes) -> Result:
     result = Result(title="", text="", total=0, note="", error="")
     try:
         if request["kind"] == "pdf":
-            title, text, note = read_pdf(data, request["limit"], seconds=3 * request["step"])
+            title, text, note = read_pdf(
+                data,
+                request["limit"],
+                seconds=3 * request["step"],
+                first=request["first"],
+                most=request["pages"],
+            )
         else:
             title, text, note = read_page(
                 data,
@@ -392,8 +401,13 @@ def _stripped(data: bytes) -> str:
 # -- PDF ----------------------------------------------------------------------------------------
 
 
-def read_pdf(data: bytes, limit: int, *, seconds: float) -> tuple[str, str, str]:
-    """(title, text, note) of a PDF document: its first pages, as many as ``limit`` asks for."""
+def read_pdf(
+    data: bytes, limit: int, *, seconds: float, first: int = 1, most: int | None = None
+) -> tuple[str, str, str]:
+    """(title, text, note) of a PDF document: its pages from ``first`` on.
+
+    As many as ``limit`` asks for, but at most ``most``.
+    """
     from pypdf import PdfReader
     from pypdf.errors import DependencyError, PyPdfError
 
@@ -406,12 +420,15 @@ def read_pdf(data: bytes, limit: int, *, seconds: float) -> tuple[str, str, str]
         raise Unreadable("The document is encrypted in a way that is not supported.") from error
     except PyPdfError as error:
         raise Unreadable("The document is damaged.") from error
+    if first > count > 0:
+        raise Unreadable(f"It has {count} pages; page {first} is beyond its end.")
+    last = count if most is None else min(count, first + most - 1)
     pages: list[str] = []
     room = limit
     note = ""
     try:
         with limited(seconds):
-            for number in range(count):
+            for number in range(first - 1, last):
                 if room < 0:
                     break
                 text = _page_text(document, number)
@@ -422,7 +439,8 @@ def read_pdf(data: bytes, limit: int, *, seconds: float) -> tuple[str, str, str]
     if not any(page.partition("]\n")[2] if count > 1 else page for page in pages):
         raise Unreadable("The document holds no text that can be read, only pictures perhaps.")
     if len(pages) < count:
-        note = f"pages 1-{len(pages)} of {count}" + (f"; {note}" if note else "")
+        shown = f"pages {first}-{first - 1 + len(pages)} of {count}"
+        note = f"{shown}; {note}" if note else shown
     information = document.metadata
     return str(information.title or "") if information else "", "\n\n".join(pages), note
 

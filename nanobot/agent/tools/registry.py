@@ -13,11 +13,16 @@ from loguru import logger
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nanobot.agent.images import Pictures
+from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.exec import Exec
 from nanobot.agent.tools.files import EditFile, ListDir, ReadFile, WriteFile
+from nanobot.agent.tools.process import Process
+from nanobot.agent.tools.reading import DocumentReader
 from nanobot.agent.tools.search import FindFiles, Grep
 from nanobot.core.chat import ToolCall, ToolSpec
 from nanobot.core.errors import ToolError
+from nanobot.core.identity import Trust
 from nanobot.core.text import one_line
 from nanobot.core.tool import Effect, Tool, ToolContext, ToolOutput
 from nanobot.safety.commands import CommandRunner
@@ -67,6 +72,12 @@ class ToolRegistry:
         tool = self._tools.get(name)
         return Effect.WRITE if tool is None else tool.effect
 
+    def parameters_of(self, name: str) -> Mapping[str, Any]:
+        """The JSON Schemas of a tool's parameters by name; none for a tool there is not."""
+        spec = self._specs.get(name)
+        parameters: Mapping[str, Any] = spec.parameters.get("properties", {}) if spec else {}
+        return parameters
+
     def summary(self, call: ToolCall) -> str:
         """The arguments of a call in one line of at most 80 characters, secrets masked."""
         try:
@@ -99,7 +110,7 @@ class ToolRegistry:
             async with asyncio.timeout(tool.timeout_s) as limit:
                 output = await tool.run(arguments, context)
         except ToolError as error:
-            return _failure(str(error))
+            return _failure(str(error), error.trust)
         except TimeoutError as error:
             if limit.expired():
                 return _failure(f"{call.name} was stopped after {tool.timeout_s:g} seconds.")
@@ -112,6 +123,16 @@ class ToolRegistry:
         """What became of a call that a crash cut off; None when nobody can know."""
         tool = self._tools.get(call.name)
         return None if tool is None else await tool.aftermath(inbound_id, call.id)
+
+    async def stopped(self, inbound_id: str) -> None:
+        """Have every tool end what it left running in a turn that the user stopped."""
+        for tool in self._tools.values():
+            try:
+                await tool.stopped(inbound_id)
+            except Exception as error:
+                logger.bind(inbound=inbound_id).opt(exception=error).error(
+                    "tool {} failed to end what a stopped turn left running", tool.name
+                )
 
     def _find(self, name: str) -> AnyTool:
         tool = self._tools.get(name)
@@ -136,17 +157,23 @@ class ToolRegistry:
 
 
 def default_tools(
-    resolver: PathResolver, runner: CommandRunner, *, exec_timeout: float = 60.0
+    resolver: PathResolver,
+    runner: CommandRunner,
+    background: BackgroundProcesses,
+    pictures: Pictures,
+    *,
+    exec_timeout: float = 60.0,
 ) -> tuple[AnyTool, ...]:
     """The tools that work on the owner's files, in the order in which models are told of them."""
     return (
-        ReadFile(resolver),
+        ReadFile(resolver, pictures, DocumentReader()),
         WriteFile(resolver),
         EditFile(resolver),
         ListDir(resolver),
         FindFiles(resolver),
         Grep(resolver),
-        Exec(resolver, runner, exec_timeout),
+        Exec(resolver, runner, background, exec_timeout),
+        Process(background),
     )
 
 
@@ -154,8 +181,8 @@ def _unmasked(text: str) -> str:
     return text
 
 
-def _failure(text: str) -> ToolResult:
-    return ToolResult(ToolOutput(text), ok=False)
+def _failure(text: str, trust: Trust = Trust.TRUSTED) -> ToolResult:
+    return ToolResult(ToolOutput(text, trust), ok=False)
 
 
 def _plain(value: object) -> str:

@@ -1,0 +1,187 @@
+"""What the adapters of model providers have in common: one attempt, eased until it is taken."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nanobot.core.chat import (
+    ChatMessage,
+    LLMResponse,
+    ToolChoice,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nanobot.core.errors import Refused, RetryLater
+from nanobot.core.events import Emit, Notice, ignore
+from nanobot.providers.answer import Answer
+from nanobot.providers.cache_marks import marked
+from nanobot.providers.easing import EFFORT, USAGE, Options, eased
+from nanobot.providers.failures import (
+    ConnectionBroke,
+    Endpoint,
+    EndpointRefused,
+    Garbled,
+    classify,
+)
+from nanobot.providers.quirks import Quirks, QuirksOf
+from nanobot.providers.thinking_blocks import may_think
+from nanobot.providers.wire import Wire, call_ids, read_pictures, wire_messages, wire_tools
+
+_MOST_EASINGS = 8
+
+# When the model has finished, its usage can still come, and after that only the end of the
+# body, which is waited for so that the connection can be used again.
+WAIT_FOR_USAGE_S = 2.0
+WAIT_FOR_END_S = 0.2
+
+
+class Adapter(ABC):
+    """An ``LLMProvider``. Makes one attempt a call: retries are the business of ``Retrying``.
+
+    What an endpoint turns out not to take (``stream_options``, a temperature, …) is left out
+    and remembered.
+    """
+
+    def __init__(self, *, endpoint: Endpoint, quirks: QuirksOf, total_timeout_s: float) -> None:
+        """``total_timeout_s`` end a call in any case."""
+        self._endpoint = endpoint
+        self._quirks = quirks
+        self._total_timeout_s = total_timeout_s
+        self._refused: dict[str, frozenset[str]] = {}
+        self._refused_by_all: frozenset[str] = frozenset()
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSpec],
+        *,
+        model: str,
+        max_tokens: int,
+        temperature: float,
+        reasoning_effort: str | None = None,
+        tool_choice: ToolChoice = ToolChoice.AUTO,
+        on_delta: Emit | None = None,
+    ) -> LLMResponse:
+        """See ``LLMProvider``. A reasoning effort of ``off`` asks for none where that can be."""
+        emit = on_delta or ignore
+        quirks = self._quirks(model)
+        known = self._refused.get(model, frozenset()) | self._refused_by_all
+        effort = reasoning_effort if may_think(messages, quirks) else None
+        options = Options(max_tokens, temperature, effort, quirks, known)
+        answer = Answer(model=model, taken_ids=call_ids(messages), emit=emit)
+        limit = asyncio.timeout(self._total_timeout_s)
+        try:
+            async with limit:
+                wire = await _wired(messages, quirks)
+                head = _head(model, tools, tool_choice)
+                options = await self._ask(head, wire, options, answer, limit)
+        except EndpointRefused as error:
+            raise classify(error.failure, self._endpoint, model) from error
+        except Garbled as error:
+            hint = self._endpoint.base_hint
+            raise self._later("what came is no answer", str(error), hint) from error
+        except ConnectionBroke as error:
+            if not answer.is_finished:
+                hint = "" if error.was_made else self._endpoint.base_hint
+                raise self._later(str(error), hint=hint) from error
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            if not answer.is_finished:
+                text = f"no whole answer within {self._total_timeout_s:g} s"
+                raise self._later(text) from error
+        self._learn(model, options.refused - known, emit)
+        self._judge(answer)
+        return replace(answer.response(), provider=self._endpoint.name)
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close all connections; twice is once."""
+
+    @abstractmethod
+    async def _attempt(
+        self,
+        head: Wire,
+        messages: Sequence[Wire],
+        options: Options,
+        answer: Answer,
+        limit: asyncio.Timeout,
+    ) -> None:
+        """Ask once and fill ``answer``.
+
+        Raises EndpointRefused, Garbled or ConnectionBroke. Where the model has finished and only
+        details are waited for, ``limit`` is shortened.
+        """
+
+    async def _ask(
+        self,
+        head: Wire,
+        messages: Sequence[Wire],
+        options: Options,
+        answer: Answer,
+        limit: asyncio.Timeout,
+    ) -> Options:
+        """Fill ``answer``, leaving out what the endpoint refuses; returns the options it took."""
+        for _ in range(_MOST_EASINGS):
+            try:
+                await self._attempt(head, messages, options, answer, limit)
+            except EndpointRefused as refusal:
+                easier = None if answer.has_begun else eased(options, refusal.failure)
+                if easier is None:
+                    raise
+                options = easier
+            else:
+                return options
+        raise Garbled("a new refusal each time something is left out")
+
+    def _learn(self, model: str, refused: frozenset[str], emit: Emit) -> None:
+        """Remember for the next call what this one was refused."""
+        if not refused:
+            return
+        self._refused_by_all |= refused & {USAGE}
+        self._refused[model] = self._refused.get(model, frozenset()) | refused
+        if EFFORT in refused:
+            name = self._endpoint.name
+            emit(Notice(f"{name} takes no reasoning effort for {model}; it was left out."))
+
+    def _judge(self, answer: Answer) -> None:
+        if answer.was_filtered:
+            name = self._endpoint.name
+            raise Refused(self._endpoint.line(f"{name}: the content filter stopped the answer"))
+        if answer.was_broken_off:
+            raise self._later("the provider broke the answer off")
+        if not answer.is_finished:
+            raise self._later("the answer ended in the middle")
+
+    def _later(self, what: str, detail: str = "", hint: str = "") -> RetryLater:
+        where = f"{self._endpoint.name} at {self._endpoint.shown}: {what}"
+        return RetryLater(self._endpoint.line(where, detail, hint))
+
+
+def shorten(limit: asyncio.Timeout, seconds: float) -> None:
+    """Let ``limit`` expire in ``seconds`` unless it does so earlier."""
+    soon = asyncio.get_running_loop().time() + seconds
+    when = limit.when()
+    limit.reschedule(soon if when is None else min(when, soon))
+
+
+def _head(model: str, tools: Sequence[ToolSpec], tool_choice: ToolChoice) -> Wire:
+    head: Wire = {"model": model}
+    if tools:
+        head["tools"] = wire_tools(tools)
+        if tool_choice is not ToolChoice.AUTO:
+            head["tool_choice"] = str(tool_choice)
+    return head
+
+
+async def _wired(messages: Sequence[ChatMessage], quirks: Quirks) -> list[Wire]:
+    shows_pictures = quirks.sees and any(
+        message.images for message in messages if isinstance(message, UserMessage | ToolMessage)
+    )
+    pictures = await asyncio.to_thread(read_pictures, messages) if shows_pictures else {}
+    wire = wire_messages(messages, pictures=pictures, quirks=quirks)
+    return marked(wire, quirks.cache_roles) if quirks.cache_roles else wire

@@ -1,0 +1,179 @@
+"""A provider that asks other models, in order, when the usual one cannot answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from nanobot.core.chat import ChatMessage, LLMResponse, ToolChoice, ToolSpec
+from nanobot.core.errors import (
+    AuthFailed,
+    BadRequest,
+    ContextOverflow,
+    ProviderError,
+    RetryLater,
+)
+from nanobot.core.events import Emit, Notice, ignore
+from nanobot.core.ports import LLMProvider
+from nanobot.core.text import one_line
+
+REST_S = 60.0
+"""Seconds for which a model that could not answer is asked after the others."""
+_LONGEST_REST_S = 600.0
+_REASON_LENGTH = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model to be asked: ``name`` as its owner writes it, ``model`` as the provider is sent it.
+
+    ``provider`` None: it cannot be asked at all, because of ``error``.
+    """
+
+    name: str
+    model: str = ""
+    provider: LLMProvider | None = None
+    max_tokens: int = 0
+    error: ProviderError | None = None
+
+
+class Outages:
+    """Which models could not answer lately and why; one for all turns of an app."""
+
+    def __init__(
+        self, *, rest_s: float = REST_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``clock`` gives seconds."""
+        self._rest_s = rest_s
+        self._clock = clock
+        self._resting: dict[str, tuple[float, ProviderError]] = {}
+
+    def of(self, name: str) -> ProviderError | None:
+        """Why a model is not to be asked before the others; None when it is."""
+        until, error = self._resting.get(name, (0.0, None))
+        return error if self._clock() < until else None
+
+    def began(self, name: str, error: ProviderError) -> None:
+        """Note that a model could not answer."""
+        asked = error.after if isinstance(error, RetryLater) else None
+        rest_s = min(max(asked or 0.0, self._rest_s), _LONGEST_REST_S)
+        self._resting[name] = (self._clock() + rest_s, error)
+
+    def ended(self, name: str) -> None:
+        """Note that a model has answered."""
+        self._resting.pop(name, None)
+
+
+class Fallback:
+    """An ``LLMProvider`` over several models, the usual one first; made anew for each turn.
+
+    Another model is asked where one cannot be reached, its key is not accepted, or it refuses the
+    request as it stands; not where the content was refused or the usual model's window is too
+    small. One that could not answer a moment ago is asked last, so that not every call waits for
+    it. When nobody answers the error is RetryLater if any of them may answer later.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], outages: Outages) -> None:
+        self._candidates = tuple(candidates)
+        self._outages = outages
+        self._told = False
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSpec],
+        *,
+        model: str,
+        max_tokens: int,
+        temperature: float,
+        reasoning_effort: str | None = None,
+        tool_choice: ToolChoice = ToolChoice.AUTO,
+        on_delta: Emit | None = None,
+    ) -> LLMResponse:
+        """See ``LLMProvider``; ``model`` is ignored, each candidate has its own.
+
+        ``LLMResponse.footnote`` says who answered when it was not the usual model.
+        """
+        emit = on_delta or ignore
+        usual = self._candidates[0]
+        why = self._outages.of(usual.name)
+        resting = {one.name for one in self._candidates if self._outages.of(one.name)}
+        order = sorted(self._candidates, key=lambda one: one.name in resting)
+        failures: list[tuple[Candidate, ProviderError]] = []
+        for place, candidate in enumerate(order):
+            try:
+                if candidate.provider is None:
+                    raise candidate.error or AuthFailed(f"{candidate.name} cannot be asked")
+                response = await candidate.provider.chat(
+                    messages,
+                    tools,
+                    model=candidate.model,
+                    max_tokens=min(max_tokens, candidate.max_tokens),
+                    temperature=temperature,
+                    reasoning_effort=reasoning_effort,
+                    tool_choice=tool_choice,
+                    on_delta=on_delta,
+                )
+            except ProviderError as error:
+                if not _leads_on(error, usual=candidate is usual):
+                    raise
+                failures.append((candidate, error))
+                if isinstance(error, RetryLater | AuthFailed) and candidate.provider is not None:
+                    self._outages.began(candidate.name, error)
+                if candidate is usual:
+                    why = error
+                if place + 1 < len(order):
+                    self._told = True
+                    emit(Notice(f"{_reason(candidate, error)}; asking {order[place + 1].name}"))
+                continue
+            self._outages.ended(candidate.name)
+            if candidate is usual or why is None:
+                return response
+            footnote = _footnote(candidate, usual, why)
+            if not self._told:
+                self._told = True
+                emit(Notice(footnote.strip("()")))
+            return replace(response, footnote=footnote)
+        raise _total(sorted(failures, key=lambda failure: self._candidates.index(failure[0])))
+
+    async def aclose(self) -> None:
+        """Nothing to close: the candidates' providers belong to whoever made them."""
+
+
+def _leads_on(error: ProviderError, *, usual: bool) -> bool:
+    """Whether another model may do better.
+
+    A fallback with a smaller window is passed over: to cut the conversation down for a stand-in
+    would lose it for the usual model, too.
+    """
+    if isinstance(error, ContextOverflow):
+        return not usual
+    return isinstance(error, RetryLater | AuthFailed | BadRequest) or type(error) is ProviderError
+
+
+def _reason(candidate: Candidate, error: ProviderError) -> str:
+    return one_line(f"{candidate.name} does not answer: {error}", _REASON_LENGTH)
+
+
+def _footnote(answered: Candidate, usual: Candidate, why: ProviderError) -> str:
+    match why:
+        case RetryLater():
+            reason = "cannot be reached"
+        case AuthFailed():
+            reason = "does not accept the key"
+        case _:
+            reason = "refuses the request"
+    return f"(answered by {answered.name}, because {usual.name} {reason})"
+
+
+def _total(failures: Sequence[tuple[Candidate, ProviderError]]) -> ProviderError:
+    """The error of a call that nobody answered: the usual model's, with a word on the others."""
+    first = next((error for candidate, error in failures), ProviderError("no model is configured"))
+    text = "; ".join(_reason(candidate, error) for candidate, error in failures)
+    later = [error for _, error in failures if isinstance(error, RetryLater)]
+    if not later:
+        return first
+    waits = [error.after for error in later]
+    known = [wait for wait in waits if wait is not None]
+    return RetryLater(text, after=min(known) if len(known) == len(waits) else None)

@@ -1,0 +1,66 @@
+"""Looking at a model endpoint says what it found, within its limit, and never fails."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from nanobot.cli.endpoint_check import Checked, Verdict, check_endpoint
+from tests.fakes.model_server import ModelServer
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An endpoint that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+
+def test_an_endpoint_that_answers_lists_its_models() -> None:
+    with ModelServer.in_thread(models=("a", "b"), require_key="sk-fake") as server:
+        checked = check_endpoint(f"{server.url}/", "sk-fake")
+
+        assert checked == Checked(
+            Verdict.ANSWERS, f"{server.url}/ answers and lists 2 models", ("a", "b")
+        )
+
+
+@pytest.mark.parametrize(("key", "said"), [("sk-no", "this key"), ("", "requests without a key")])
+def test_a_refused_key_is_told_from_none(key: str, said: str) -> None:
+    with ModelServer.in_thread(require_key="sk-fake") as server:
+        checked = check_endpoint(server.url, key)
+
+        assert checked == Checked(Verdict.REFUSES, f"{server.url} does not accept {said} (401)")
+
+
+def test_what_is_no_list_of_models_proves_nothing() -> None:
+    with ModelServer.in_thread() as server:
+        checked = check_endpoint(server.root, "")
+
+        assert checked == Checked(
+            Verdict.UNKNOWN, f"{server.root} gives no list of models (status 404)"
+        )
+
+
+def test_silence_ends_at_the_limit(silent: str) -> None:
+    began = time.monotonic()
+
+    checked = check_endpoint(silent, "", limit_s=0.3)
+
+    assert checked == Checked(Verdict.UNKNOWN, f"{silent} did not answer within 0.3 s")
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "base", ["http://127.0.0.1:9/v1", "http://[::/v1", f"http://{'a' * 70}.invalid"]
+)
+def test_what_cannot_be_reached_is_said(base: str) -> None:
+    checked = check_endpoint(base, "sk-fake")
+
+    assert checked.verdict is Verdict.UNKNOWN
+    assert checked.sentence.startswith(f"{base} cannot be reached: ")
+    assert "sk-fake" not in json.dumps(checked.sentence)

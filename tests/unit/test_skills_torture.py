@@ -1,0 +1,95 @@
+"""The torture set: every odd SKILL.md of the wild in one folder, and a thousand of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.context import ContextBuilder
+from nanobot.agent.skills import SkillsLoader
+from tests.fakes.skills import StillClock, write_raw, write_skill
+
+HEAD = "---\nname: {name}\ndescription: Does it.\n"
+
+WORKING: dict[str, str | bytes] = {
+    "no-frontmatter": "# Just text\n\nDo it.",
+    "bom": b"\xef\xbb\xbf---\nname: bom\ndescription: Does it.\n---\nDo it.",
+    "crlf": "---\r\nname: crlf\r\ndescription: Does it.\r\n---\r\nDo it.\r\n",
+    "tabs": "---\nname:\ttabs\ndescription:\tDoes it.\n---\nDo it.",
+    "colons": '---\nname: colons\ndescription: Use: "a: b", it\'s {odd}: yes\n---\nDo it.',
+    "one-line-json": HEAD.format(name="one-line-json")
+    + 'metadata: {"openclaw": {"emoji": "🦊", "requires": {"anyBins": ["sh"]}}}\n---\nDo it.',
+    "yaml-block": HEAD.format(name="yaml-block")
+    + "metadata:\n  openclaw:\n    requires:\n      bins: [sh]\n---\nDo it.",
+    "flow": HEAD.format(name="flow")
+    + "metadata:\n  {\n    'openclaw':\n      {\n        'requires': { 'bins': ['sh',], },\n"
+    + "      },\n  }\n---\nDo it.",
+    "json5": HEAD.format(name="json5")
+    + "metadata: { openclaw: { requires: { bins: ['sh'], }, /* why */ }, }\n---\nDo it.",
+    "emoji": "---\nname: emoji\ndescription: 🦊 and 👩‍👩‍👧\n---\n🦊",
+    "megabyte": HEAD.format(name="megabyte") + "---\n" + "x" * 1024**2,
+    "missing-name": "---\ndescription: Does it.\n---\nDo it.",
+    "unlike-its-folder": "---\nname: other\ndescription: Does it.\n---\nDo it.",
+    "latin-body": b"---\nname: latin-body\ndescription: Does it.\n---\nCaf\xe9",
+    "inner": HEAD.format(name="inner") + "---\nDo it.",
+}
+BROKEN: dict[str, str | bytes] = {
+    "wrong-types": HEAD.format(name="wrong-types") + "always: [1, 2]\n---\nDo it.",
+    "wrong-metadata": HEAD.format(name="wrong-metadata") + "metadata: 7\n---\nDo it.",
+    "yaml-bomb": "---\na: &a [x, x, x, x, x, x, x, x]\n"
+    + "".join(
+        f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 9)}]\n" for n in range(9)
+    )
+    + "metadata: *j\n---\n",
+    "not-utf8": b"---\nname: \xff\xfe\ndescription: \xff\n---\n",
+    "unclosed": "---\nname: unclosed\ndescription: never ends\n",
+}
+
+
+def test_each_loads_or_is_reported_and_breaks_nothing_else(tmp_path: Path) -> None:
+    root = tmp_path / "skills"
+    for name, content in (*WORKING.items(), *BROKEN.items()):
+        write_raw(root, name, content)
+    write_raw(root, "twice", "---\nname: twice\ndescription: one\ndescription: two\n---\nDo it.")
+    write_skill(root / "inner", "nested")
+    (root / "circle").symlink_to("circle")
+    (root / "up").symlink_to("..")
+    (root / "inner" / "loop").symlink_to("..")
+
+    snapshot = SkillsLoader(tmp_path, tmp_path / "none", clock=StillClock()).snapshot()
+
+    found = {skill.name for skill in snapshot.skills}
+    reasons = {broken.name: broken.reason for broken in snapshot.broken}
+    assert found >= WORKING.keys() and not found & reasons.keys()
+    assert reasons.keys() >= BROKEN.keys() | {"circle"}
+    assert all(reasons.values())
+    assert found | reasons.keys() >= {"twice"}
+    assert "nested" not in found
+    assert (found | reasons.keys()) - WORKING.keys() - BROKEN.keys() <= {"twice", "circle", "up"}
+
+
+def quickest_turn(tmp_path: Path, count: int) -> float:
+    """Seconds of processor that a turn spends on unchanged skills; the best of many."""
+    workspace = tmp_path / f"workspace-{count}"
+    for number in range(count):
+        write_skill(workspace / "skills", f"skill-{number:04}")
+    loader = SkillsLoader(workspace, tmp_path / "none", clock=StillClock())
+    context = ContextBuilder(workspace, loader)
+    context.build_system_prompt(skills=context.skills_of("cli:direct"))
+    spans = []
+    for _ in range(40):
+        began = time.thread_time()
+        context.build_system_prompt(skills=context.skills_of("cli:direct"))
+        spans.append(time.thread_time() - began)
+    return min(spans)
+
+
+@pytest.mark.timeout(60)
+def test_a_turn_with_a_thousand_skills_costs_little_more_than_with_ten(tmp_path: Path) -> None:
+    few = quickest_turn(tmp_path, 10)
+    many = quickest_turn(tmp_path, 1000)
+
+    print(f"10 skills: {few * 1000:.2f} ms, 1,000 skills: {many * 1000:.2f} ms")
+    assert many - few <= 0.008
