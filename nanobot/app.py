@@ -34,6 +34,7 @@ from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.bus.housekeeping import Housekeeper
 from nanobot.bus.letters import handle_letters
 from nanobot.channels.console import ConsoleServer
+from nanobot.channels.registry import enabled_channels, plugin_channels
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
@@ -75,6 +76,7 @@ class App:
     plugins: Plugins
     tls: TLS
     clock: Clock
+    environ: Mapping[str, str]
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -163,7 +165,7 @@ async def open_app(
                 allow_cidrs=config.tools.web.allow_cidrs,
                 tls=tls,
             ),
-            Message(bus, enabled_channels(config)),
+            Message(bus, enabled_channels(config.channels)),
         )
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
@@ -211,6 +213,7 @@ async def open_app(
             plugins=plugins,
             tls=tls,
             clock=clock,
+            environ=environ,
         )
         try:
             yield app
@@ -277,14 +280,16 @@ async def _announce(
     await warm_up()
 
 
-def enabled_channels(config: Config) -> frozenset[str]:
-    """The names of the channels that the gateway serves."""
-    return frozenset({"telegram"} if config.channels.telegram.enabled else ())
-
-
 def build_channels(app: App) -> dict[str, Channel]:
     """The enabled channels by name; raises ConfigError for one that cannot work."""
-    channels: dict[str, Channel] = {}
+    channels = plugin_channels(
+        app.config.channels,
+        intake=app.bus,
+        menu=app.commands.menu(),
+        clock=app.clock,
+        environ=app.environ,
+        home=app.home,
+    )
     telegram = app.config.channels.telegram
     if telegram.enabled:
         from nanobot.channels.telegram.channel import TelegramChannel
@@ -316,7 +321,7 @@ def _housekeeper(app: App) -> Housekeeper:
     owners = [entry for entry in config.channels.telegram.allow_from if entry.strip().isdecimal()]
 
     async def tell(name: str, text: str) -> None:
-        if "telegram" in enabled_channels(config):
+        if "telegram" in enabled_channels(config.channels):
             # The id of a private chat is that of the person.
             messages = (
                 OutboundMessage("telegram", owner, text, id=f"{name}/{owner}") for owner in owners
