@@ -34,6 +34,7 @@ from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.bus.housekeeping import Housekeeper
 from nanobot.bus.letters import handle_letters
 from nanobot.channels.console import ConsoleServer
+from nanobot.channels.registry import enabled_channels, plugin_channels
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
@@ -82,6 +83,7 @@ class App:
     heartbeat: HeartbeatService
     tls: TLS
     clock: Clock
+    environ: Mapping[str, str]
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -178,7 +180,7 @@ async def open_app(
                 allow_cidrs=config.tools.web.allow_cidrs,
                 tls=tls,
             ),
-            Message(bus, enabled_channels(config)),
+            Message(bus, enabled_channels(config.channels)),
             Cron(cron),
         )
         taken = [tool.name for tool in built_in]
@@ -245,6 +247,7 @@ async def open_app(
             heartbeat=heartbeat,
             tls=tls,
             clock=clock,
+            environ=environ,
         )
         try:
             yield app
@@ -313,14 +316,16 @@ async def _announce(
     await warm_up()
 
 
-def enabled_channels(config: Config) -> frozenset[str]:
-    """The names of the channels that the gateway serves."""
-    return frozenset({"telegram"} if config.channels.telegram.enabled else ())
-
-
 def build_channels(app: App) -> dict[str, Channel]:
     """The enabled channels by name; raises ConfigError for one that cannot work."""
-    channels: dict[str, Channel] = {}
+    channels = plugin_channels(
+        app.config.channels,
+        intake=app.bus,
+        menu=app.commands.menu(),
+        clock=app.clock,
+        environ=app.environ,
+        home=app.home,
+    )
     telegram = app.config.channels.telegram
     if telegram.enabled:
         from nanobot.channels.telegram.channel import TelegramChannel
@@ -362,7 +367,7 @@ def _housekeeper(app: App) -> Housekeeper:
     owners = [entry for entry in config.channels.telegram.allow_from if entry.strip().isdecimal()]
 
     async def tell(name: str, text: str) -> None:
-        if "telegram" in enabled_channels(config):
+        if "telegram" in enabled_channels(config.channels):
             # The id of a private chat is that of the person.
             messages = (
                 OutboundMessage("telegram", owner, text, id=f"{name}/{owner}") for owner in owners
