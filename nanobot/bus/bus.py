@@ -17,7 +17,8 @@ from loguru import logger
 from pydantic import TypeAdapter, ValidationError
 
 from nanobot.agent.turn import Settlement
-from nanobot.core.messages import InboundMessage, OutboundMessage
+from nanobot.core.identity import Origin, Role
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, OutboundMessage
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.session.log import append_in
@@ -349,6 +350,48 @@ class MessageBus:
         )
         return tuple(undelivered.message for undelivered in queued)
 
+    async def put(
+        self,
+        posts: Sequence[InboundMessage],
+        outbounds: Sequence[OutboundMessage],
+        *,
+        when: Callable[[sqlite3.Connection], bool],
+    ) -> bool:
+        """Post and queue in one synced transaction with what ``when`` writes, if it says True."""
+        now = self._clock()
+        stamp, expires = now.timestamp(), (now + self.outbound_expiry).timestamp()
+
+        def write(
+            connection: sqlite3.Connection,
+        ) -> tuple[bool, tuple[Pending, ...], tuple[Undelivered, ...]]:
+            if not when(connection):
+                return False, (), ()
+            queued = _queue_in(connection, outbounds, stamp, expires)
+            return True, post_in(connection, posts, stamp), queued
+
+        def announce(
+            committed: tuple[bool, tuple[Pending, ...], tuple[Undelivered, ...]],
+        ) -> None:
+            self._announce(committed[1])
+            self._announce_outbound(committed[2])
+
+        done, _, _ = await self._commit(write, announce)
+        return done
+
+    async def last_chat(self) -> AnswerRule | None:
+        """Where the owner wrote last (not in a group, not at the terminal), as a place to answer.
+
+        None when they never did.
+        """
+
+        def read(connection: sqlite3.Connection) -> AnswerRule | None:
+            row = connection.execute("SELECT channel, chat_id, thread_id FROM last_chat").fetchone()
+            if row is None:
+                return None
+            return AnswerRule(channel=row[0], chat_id=row[1], thread_id=row[2])
+
+        return await self._database.read(read)
+
     async def holds(self, outbound_id: str) -> bool:
         """Whether an outbound with this id was ever queued."""
 
@@ -654,7 +697,22 @@ def post_in(
         )
         if cursor.rowcount:
             accepted.append(Pending(message, seq=cursor.lastrowid or 0))
+            if _is_owners_chat(message):
+                connection.execute(
+                    "INSERT OR REPLACE INTO last_chat (one, channel, chat_id, thread_id) "
+                    "VALUES (1, ?, ?, ?)",
+                    (message.channel, message.chat_id, message.thread_id),
+                )
     return tuple(accepted)
+
+
+def _is_owners_chat(message: InboundMessage) -> bool:
+    return (
+        message.origin is Origin.USER
+        and message.role is Role.OWNER
+        and not message.is_group
+        and message.answer.kind is AnswerKind.REPLY
+    )
 
 
 def _unused(connection: sqlite3.Connection, message: InboundMessage, stale: float) -> str:

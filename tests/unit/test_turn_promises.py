@@ -12,7 +12,7 @@ import pytest
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.images import Pictures
-from nanobot.agent.loop import CHARS_PER_TOKEN, NO_ANSWER, AgentLoop
+from nanobot.agent.loop import AgentLoop
 from nanobot.agent.skills import SkillsLoader
 from nanobot.agent.spill import Spill
 from nanobot.agent.tools.message import Message
@@ -177,7 +177,7 @@ async def test_a_session_of_five_million_characters_is_answered_by_one_call(benc
 
     (request,) = bench.model.requests
     assert settlement.answer == "Still here."
-    assert size(request.messages) <= bench.model.context_window * CHARS_PER_TOKEN
+    assert size(request.messages) <= bench.model.context_window * 4  # characters a token
     assert request.messages[-1].content.endswith("hello?")
     assert len(await bench.sessions.entries(SESSION, limit=-1)) > len(old)
 
@@ -236,8 +236,3 @@ async def _steps_of(bench: Bench, name: str) -> int:
     for where in (bench.database.read, bench.database.write):
         await where(lambda connection: connection.set_progress_handler(None, 0))
     return steps
-
-
-def test_the_line_for_no_answer_is_fixed() -> None:
-    """It is compared with nothing else: what stands in for an answer must stay recognisable."""
-    assert NO_ANSWER.startswith("The model gave no answer.")
