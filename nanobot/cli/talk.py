@@ -15,10 +15,14 @@ from nanobot.channels.socket_protocol import Question, Reply
 from nanobot.core.errors import GatewayError
 from nanobot.core.events import Event
 from nanobot.store.home import Home
+from nanobot.store.sockets import short_name
 
 CONNECT_S = 5.0
 FACTS_S = 15.0
 """Seconds within which the holder of the home says how it is: it need not wait for anything."""
+
+SILENCE_S = 30.0
+"""After so long without a line the other side is given up; it says more often that it lives."""
 
 
 class Talk(Protocol):
@@ -43,7 +47,8 @@ class SocketTalk:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(CONNECT_S)
         try:
-            connection.connect(str(home.socket))
+            with short_name(home.socket) as name:
+                connection.connect(name)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             connection.close()
             return None
@@ -65,7 +70,7 @@ class SocketTalk:
             talk.close()
             raise
         talk.holder = f"{content['holder']} (pid {content['pid']})"
-        connection.settimeout(None)
+        connection.settimeout(SILENCE_S)
         return talk
 
     def ask(self, question: Question, show: Callable[[Event], None]) -> Reply:

@@ -367,6 +367,15 @@ class TelegramConfig(Section):
     streaming: bool = Field(
         default=True, description="Show an answer while it is written, by editing one message."
     )
+    timeout_s: Whole = Field(
+        default=20, ge=1, le=45, description="Longest wait for the Bot API to answer a call."
+    )
+    poll_timeout_s: Whole = Field(
+        default=50,
+        ge=1,
+        le=50,
+        description="How long a poll waits for messages; less where a proxy cuts idle connections.",
+    )
 
 
 class PluginChannelConfig(Section):
