@@ -18,8 +18,6 @@ from nanobot.store.home import Home
 from nanobot.store.sockets import short_name
 
 CONNECT_S = 5.0
-FACTS_S = 15.0
-"""Seconds within which the holder of the home says how it is: it need not wait for anything."""
 
 SILENCE_S = 30.0
 """After so long without a line the other side is given up; it says more often that it lives."""
@@ -84,8 +82,7 @@ class SocketTalk:
             raise
 
     def status(self) -> dict[str, Any]:
-        """What the holder of the home says of itself; raises GatewayError when it does not."""
-        self._connection.settimeout(FACTS_S)
+        """What the holder of the home says of itself."""
         self._send("status", True)
         name, content = self._receive()
         if name != "status" or not isinstance(content, dict):
@@ -94,7 +91,6 @@ class SocketTalk:
 
     def letters(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the holder of the home answers to a request about dead letters."""
-        self._connection.settimeout(FACTS_S)
         self._send("letters", request)
         name, content = self._receive()
         if name != "letters" or not isinstance(content, dict):
