@@ -19,6 +19,7 @@ from nanobot.core.events import Emit, Event
 from nanobot.core.identity import Role
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, new_id
 from nanobot.store.home import Home
+from nanobot.store.sockets import short_name
 
 Ask = Callable[[InboundMessage, Emit], Awaitable[Outcome]]
 _END = b""
@@ -56,9 +57,10 @@ class ConsoleServer:
         self._home.socket.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(
-                self._accept, path=self._home.socket, limit=protocol.LINE_LIMIT
-            )
+            with short_name(self._home.socket) as name:
+                self._server = await asyncio.start_unix_server(
+                    self._accept, path=name, limit=protocol.LINE_LIMIT
+                )
         finally:
             os.umask(mask)
 

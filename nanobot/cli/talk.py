@@ -14,6 +14,7 @@ from nanobot.channels.socket_protocol import Question, Reply
 from nanobot.core.errors import GatewayError
 from nanobot.core.events import Event
 from nanobot.store.home import Home
+from nanobot.store.sockets import short_name
 
 CONNECT_S = 5.0
 
@@ -43,7 +44,8 @@ class SocketTalk:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(CONNECT_S)
         try:
-            connection.connect(str(home.socket))
+            with short_name(home.socket) as name:
+                connection.connect(name)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             connection.close()
             return None
