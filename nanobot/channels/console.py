@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from loguru import logger
@@ -17,7 +18,7 @@ from nanobot.channels import socket_protocol as protocol
 from nanobot.core.errors import ConfigError, ProviderError
 from nanobot.core.events import Emit, Event
 from nanobot.core.identity import Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, new_id
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Media, new_id
 from nanobot.store.home import Home
 from nanobot.store.sockets import short_name
 
@@ -184,12 +185,13 @@ async def _say_alive(writer: asyncio.StreamWriter) -> None:
 
 def inbound_of(question: protocol.Question) -> InboundMessage:
     """What the owner types at a terminal, as an inbound that is answered there."""
-    key = question.session if ":" in question.session else f"cli:{question.session}"
+    key = question.session_key
     return InboundMessage(
         "cli",
         "owner",
         key.partition(":")[2] or "direct",
         question.text,
+        tuple(Media("image", path, Path(path).name) for path in question.pictures),
         id=new_id("cli"),
         role=Role.OWNER,
         answer=AnswerRule(AnswerKind.TERMINAL),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -72,15 +73,7 @@ class SocketTalk:
 
     def ask(self, question: Question, show: Callable[[Event], None]) -> Reply:
         """Ask and wait; see ``Talk.ask``."""
-        self._send(
-            "ask",
-            {
-                "text": question.text,
-                "session": question.session,
-                "model": question.model,
-                "attended": question.attended,
-            },
-        )
+        self._send("ask", asdict(question))
         try:
             return self._outcome(show)
         except KeyboardInterrupt:
