@@ -48,9 +48,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         2,
         "the message tool writes to the chat of another turn",
         MESSAGE,
-        "        channel = args.channel or context.channel\n",
-        '        context = self.__dict__.setdefault("context", context)\n'
-        "        channel = args.channel or context.channel\n",
+        "        chat_id = args.chat_id or (context.chat_id if",
+        '        chat_id = args.chat_id or (self.__dict__.setdefault("home", context.chat_id) if',
         ("tests/unit/test_routing.py::test_every_message_reaches_the_target_it_was_meant_for",),
     ),
     Mutation(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nanobot.core.errors import StoreError, StoreUnavailable
-from nanobot.store.database import Database
+from nanobot.store.database import EXIT_WRITER_DIED, Database
 from nanobot.store.schema import MIGRATIONS
 
 
@@ -126,6 +128,29 @@ async def test_the_death_of_the_writer_is_fatal(tmp_path: Path) -> None:
     waiting.cancel()
     database.close()
     assert died.is_set()
+
+
+def test_a_process_whose_writer_dies_leaves_with_a_status_of_its_own(tmp_path: Path) -> None:
+    """So that its supervisor starts it again; it must not go on deaf to its own writes."""
+    program = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from nanobot.store.database import Database\n"
+        "def dies(connection):\n"
+        "    raise SystemExit\n"
+        "asyncio.run(Database(Path(sys.argv[1])).write(dies))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "state.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == EXIT_WRITER_DIED
+    assert "the state database's writer died" in done.stderr
 
 
 async def test_a_closed_database_says_so(tmp_path: Path) -> None:
