@@ -18,6 +18,9 @@ from nanobot.store.sockets import short_name
 
 CONNECT_S = 5.0
 
+SILENCE_S = 30.0
+"""After so long without a line the other side is given up; it says more often that it lives."""
+
 
 class Talk(Protocol):
     """A way to ask the assistant, in this process or in the one that holds the home."""
@@ -64,7 +67,7 @@ class SocketTalk:
             talk.close()
             raise
         talk.holder = f"{content['holder']} (pid {content['pid']})"
-        connection.settimeout(None)
+        connection.settimeout(SILENCE_S)
         return talk
 
     def ask(self, question: Question, show: Callable[[Event], None]) -> Reply:

@@ -21,6 +21,7 @@ from nanobot.agent.skills.admin.bundle import Bundle, read_archive
 from nanobot.agent.skills.admin.lock import hashes
 from nanobot.core.errors import NanobotError
 from nanobot.core.text import one_line
+from nanobot.event_loop import EventLoop
 from nanobot.safety.addresses import AddressRules, CheckedResolver, NetworkError
 from nanobot.safety.urls import parse_url
 
@@ -55,7 +56,7 @@ class Registry:
     def __init__(self, url: str = PUBLIC_URL, *, deadline_s: float = DEADLINE_S) -> None:
         self.url = url.rstrip("/")
         self._deadline_s = deadline_s
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=EventLoop)
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(20.0, connect=5.0),
             # So that the size on the wire is the size in memory.
