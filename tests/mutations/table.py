@@ -27,7 +27,6 @@ class Mutation:
 
 
 BUS = "nanobot/bus/bus.py"
-DATABASE = "nanobot/store/database.py"
 DELIVERY = "nanobot/bus/delivery.py"
 DISPATCHER = "nanobot/bus/dispatcher.py"
 LOG = "nanobot/session/log.py"
@@ -64,7 +63,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         3,
         "a tool that hangs freezes its session",
         "nanobot/agent/tools/registry.py",
-        "async with asyncio.timeout(tool.timeout_s) as limit:",
+        "async with asyncio.timeout(seconds) as limit:",
         "async with asyncio.timeout(None) as limit:",
         ("tests/unit/test_registry.py::test_a_tool_over_its_time_is_stopped",),
     ),
@@ -116,10 +115,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         5,
-        "what is acknowledged, run or sent is not on the disk, and a power cut loses it",
-        DATABASE,
-        "durable = any(job.durable for job in group)",
-        "durable = False",
+        "what is acknowledged is not on the disk yet, and a power cut loses it",
+        BUS,
+        "            committed = await self._database.write(write, durable=True)",
+        "            committed = await self._database.write(write)",
         (
             "tests/crash/test_syncs.py"
             "::test_a_sync_stands_before_the_acknowledgement_the_command_and_the_send",
@@ -127,13 +126,36 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         5,
-        "the history does not say that a call was cut off",
+        "a command runs that the log does not know after a power cut",
+        LOOP,
+        "await self._append(turn, _assistant_draft(turn, response), durable=writes)",
+        "await self._append(turn, _assistant_draft(turn, response))",
+        (
+            "tests/crash/test_syncs.py"
+            "::test_a_sync_stands_before_the_acknowledgement_the_command_and_the_send",
+        ),
+    ),
+    Mutation(
+        5,
+        "a message is sent that the outbox takes for unsent after a power cut",
+        BUS,
+        "            )\n\n        await self._database.write(write, durable=True)\n\n"
+        "    async def attempting",
+        "            )\n\n        await self._database.write(write)\n\n    async def attempting",
+        (
+            "tests/crash/test_syncs.py"
+            "::test_a_sync_stands_before_the_acknowledgement_the_command_and_the_send",
+        ),
+    ),
+    Mutation(
+        5,
+        "after a kill the model is not told whether its message was sent, and sends it again",
         LOOP,
         "        for call in open_calls(entries):\n            asked_by",
         "        for call in ():\n            asked_by",
         (
-            "tests/unit/test_agent_loop.py"
-            "::test_a_call_left_open_by_a_crash_is_closed_and_not_run_again",
+            "tests/unit/test_turn_promises.py"
+            "::test_after_a_kill_in_the_message_tool_the_model_is_told_whether_it_was_sent",
         ),
     ),
     Mutation(
@@ -187,13 +209,24 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         7,
-        "Telegram goes deaf on a half-dead connection",
+        "Telegram goes deaf on a connection that says nothing any more",
+        POLLING,
+        "limit_s=poll_s + self._limits.poll_margin_s,",
+        "limit_s=10_000.0,",
+        (
+            "tests/contract/test_telegram_channel.py"
+            "::test_a_poll_that_hangs_is_given_up_and_the_connection_replaced",
+        ),
+    ),
+    Mutation(
+        7,
+        "a half-dead connection is polled on",
         POLLING,
         "            await self._connections.renew_poller()\n",
         "",
         (
             "tests/contract/test_telegram_channel.py"
-            "::test_a_poll_that_hangs_is_given_up_and_the_connection_replaced",
+            "::test_after_an_unreadable_answer_the_connection_is_replaced",
         ),
     ),
     Mutation(
@@ -416,6 +449,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "tests/unit/test_database.py"
             "::test_a_page_found_damaged_by_a_read_costs_the_rows_on_it_alone",
         ),
+    ),
+    Mutation(
+        44,
+        "after a damaged state is replaced, new messages are taken for old ones",
+        "nanobot/store/salvage.py",
+        "(table, max(last, now))",
+        "(table, last)",
+        ("tests/unit/test_database.py::test_after_a_rebuild_no_number_is_given_out_again",),
     ),
     Mutation(
         45,

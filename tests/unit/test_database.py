@@ -265,6 +265,32 @@ async def test_reads_after_a_rebuild_see_the_new_file(tmp_path: Path) -> None:
         assert _keys(stored) == ["new"]
 
 
+@pytest.mark.parametrize("rows", [400, 0], ids=["some rows saved", "nothing saved"])
+async def test_after_a_rebuild_no_number_is_given_out_again(tmp_path: Path, rows: int) -> None:
+    """Readers that go by the numbers would take a new row for one they have had."""
+    path = tmp_path / "state.db"
+    await asyncio.to_thread(_filled, path, 400)
+    if rows:
+        _damage(path, root_of="log")
+    else:
+        path.write_bytes(b"this is no database at all" * 100)
+    database = Database(path)
+    await database.read(_logged)
+
+    number = await database.write(
+        lambda connection: (
+            connection.execute(
+                "INSERT INTO log (session, kind, inbound_id, principal, trust, at, payload) "
+                "VALUES ('s', 'user', 'new', 'owner', 'trusted', 0, '{}')"
+            ).lastrowid
+        )
+    )
+
+    database.close()
+    assert database.quarantined is not None
+    assert (number or 0) > 400
+
+
 def test_a_rebuild_that_a_crash_cut_off_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     _filled(path, 3)
