@@ -407,7 +407,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nanobot/agent/filters.py",
         '    return _HEADER.sub("", text)',
         "    return text",
-        ("tests/unit/test_filters.py",),
+        ("tests/unit/test_agent_loop.py::test_a_parroted_header_reaches_nobody",),
     ),
     Mutation(
         21,
