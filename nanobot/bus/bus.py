@@ -18,7 +18,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from nanobot.agent.turn import Settlement
 from nanobot.core.identity import Origin, Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, OutboundMessage
+from nanobot.core.messages import (
+    AnswerKind,
+    AnswerRule,
+    InboundMessage,
+    OpenErrand,
+    OutboundMessage,
+)
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.session.log import append_in
@@ -252,6 +258,36 @@ class MessageBus:
                 page.append(Pending(message, attempts, _moment(not_before), bool(told), seq))
             if page or not rows:
                 return page
+
+    async def find(self, inbound_id: str) -> InboundMessage | None:
+        """An inbound by its id, settled or not; None when there is none that can be read."""
+        row = await self._database.read(
+            lambda connection: connection.execute(
+                "SELECT payload FROM inbox WHERE id = ?", (inbound_id,)
+            ).fetchone()
+        )
+        try:
+            return None if row is None else _inbound().validate_json(row[0])
+        except ValidationError:
+            return None
+
+    async def errands(self, session: str | None = None) -> list[OpenErrand]:
+        """The subagents' tasks that are not done, of one session or of all, the oldest first."""
+        rows = await self._database.read(
+            lambda connection: connection.execute(
+                "SELECT payload, received_at FROM inbox "
+                "WHERE state = 'pending' AND session GLOB 'subagent:*' ORDER BY seq"
+            ).fetchall()
+        )
+        found = []
+        for payload, at in rows:
+            try:
+                task = _inbound().validate_json(payload)
+            except ValidationError:
+                continue  # becomes a dead letter where the inbox is read
+            if task.errand is not None and session in (None, task.errand.session):
+                found.append(OpenErrand(task, task.errand, _when(at)))
+        return found
 
     async def _bury_row(self, box: str, seq: int) -> None:
         """Make a row that cannot be read a dead letter."""
