@@ -330,7 +330,8 @@ class MessageBus:
         """Mark what a turn consumed as settled, with its last words and replies: one transaction.
 
         ``posts`` are inbounds that follow from it (a subagent's report). ``state`` is ``done``,
-        ``dead`` or ``interrupted``. Doing it twice is doing it once.
+        ``dead`` or ``interrupted``. Doing it twice is doing it once, and nothing follows from what
+        another has settled meanwhile.
         """
         now = self._clock()
         stamp = now.timestamp()
@@ -339,16 +340,17 @@ class MessageBus:
         def write(
             connection: sqlite3.Connection,
         ) -> tuple[tuple[Pending, ...], tuple[Undelivered, ...]]:
+            closed = 0
             for inbound_id in settlement.consumed:
-                connection.execute(
+                closed += connection.execute(
                     "UPDATE inbox SET state = ?, error = ?, settled_at = ?, not_before = NULL "
                     "WHERE id = ? AND state = 'pending'",
                     (state, error, stamp, inbound_id),
-                )
+                ).rowcount
             if settlement.entries:
                 append_in(connection, settlement.session, settlement.entries, now)
             queued = _queue_in(connection, outbounds, stamp, expires)
-            return post_in(connection, posts, stamp), queued
+            return post_in(connection, posts if closed else (), stamp), queued
 
         accepted, queued = await self._database.write(write, durable=True)
         self._settled.set()

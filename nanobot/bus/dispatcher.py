@@ -343,7 +343,6 @@ class Dispatcher:
         actors = [self._actors[one.task.id] for one in open_ if one.task.id in self._actors]
         self._stopped.update(actor.key for actor in actors if actor.busy or actor.mailbox)
         running = [actor.running for actor in actors if actor.running is not None]
-        await self._stop_running(running)
         labels = tuple(one.errand.label for one in open_)
         told = Draft(
             kind=EntryKind.NUDGE,
@@ -354,7 +353,10 @@ class Dispatcher:
         )
         closed = tuple(one.task.id for one in open_)
         settlement = Settlement(session=session_key, consumed=closed, answer="", entries=(told,))
-        await self.bus.settle(settlement, state="interrupted", error="the user stopped it")
+        try:
+            await self.bus.settle(settlement, state="interrupted", error="the user stopped it")
+        finally:
+            await self._stop_running(running)
         for task_id in closed:
             self.tell(task_id, Outcome(error=TurnStopped("stopped")))
         return labels
