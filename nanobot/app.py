@@ -193,7 +193,9 @@ async def open_app(
         )
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
-        tools = ToolRegistry((*built_in, *plugins.tools), mask=redactor.mask)
+        tools = ToolRegistry(
+            (*built_in, *plugins.tools), mask=redactor.mask, timeout_s=defaults.tool_timeout_s
+        )
         unattended = tools.without("cron")
         delegated = tools.without("message", "spawn", "cron")
         loop = AgentLoop(

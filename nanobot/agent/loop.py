@@ -262,9 +262,10 @@ class AgentLoop:
         )
         if inbound.id in seen:
             turn.resume(live.entries)
-        room = (chosen.context_window - chosen.max_tokens) * CHARS_PER_TOKEN
-        if _size(turn.messages) > max(room, 4 * self._limits.result_chars):
-            await self._compact(turn)
+        window = (chosen.context_window - chosen.max_tokens) * CHARS_PER_TOKEN
+        room = max(window, 4 * self._limits.result_chars)
+        if _size(turn.messages) > room:
+            await self._compact(turn, room)
         return turn
 
     async def _closed_after_crash(
@@ -342,7 +343,7 @@ class AgentLoop:
         try:
             return await self._call_model(turn, choice)
         except ContextOverflow:
-            if not await self._compact(turn):
+            if not await self._compact(turn, _size(turn.messages)):
                 raise
             return await self._call_model(turn, choice)
 
@@ -506,14 +507,14 @@ class AgentLoop:
         turn.entries.extend(appended)
         turn.messages.extend(draft.message for draft in drafts if draft.message is not None)
 
-    async def _compact(self, turn: _Turn) -> bool:
+    async def _compact(self, turn: _Turn, room: int) -> bool:
         """Leave older conversation out of what the model sees; False when there is none.
 
-        What is kept begins with a person's message and is at most half as long. The log keeps
-        everything; the entry appended says where the model's view begins.
+        What is kept begins with a person's message and is at most half of ``room`` characters
+        long. The log keeps everything; the entry appended says where the model's view begins.
         """
         sizes = [0 if entry.message is None else _size([entry.message]) for entry in turn.entries]
-        allowed = sum(sizes) // 2
+        allowed = min(sum(sizes), room) // 2
         start = kept = 0
         for place in range(len(sizes) - 1, -1, -1):
             kept += sizes[place]

@@ -3,7 +3,7 @@
 Each line is one JSON object with one key that names it. The client opens with ``hello``, the
 server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop``, ``status``
 or ``letters``; the server sends any number of ``event`` and at last ``outcome``, or ``status`` or
-``letters``.
+``letters``. While the client waits for an outcome it is sent ``alive`` every few seconds.
 """
 
 from __future__ import annotations

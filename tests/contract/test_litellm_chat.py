@@ -27,6 +27,7 @@ from nanobot.core.chat import (
 from nanobot.core.errors import (
     AuthFailed,
     BadRequest,
+    ConfigError,
     ContextOverflow,
     ProviderError,
     Refused,
@@ -400,6 +401,16 @@ async def test_what_the_config_says_of_a_model_is_kept_to(
     await ask(anthropic(package, server.url, quirks=quirks), reasoning_effort="high")
 
     assert {"temperature", "thinking"}.isdisjoint(server.requests[0].body)
+
+
+@pytest.mark.parametrize(
+    "options", [{"api_key": "sk-fäke"}, {"extra_headers": {"X-A": "b\r\nX-B: c"}}], ids=repr
+)
+def test_what_no_header_can_carry_is_refused_at_once(
+    package: LiteLLM, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"providers\.anthropic\.(apiKey|extraHeaders)"):
+        anthropic(package, "http://127.0.0.1", **options)
 
 
 async def test_extra_headers_are_sent(package: LiteLLM, server: ModelServer) -> None:

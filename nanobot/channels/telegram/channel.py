@@ -57,7 +57,7 @@ class TelegramChannel:
                 "channels.telegram is enabled but channels.telegram.token is empty; "
                 "put the token that @BotFather shows there"
             )
-        self._limits = limits = limits or Limits()
+        self._limits = limits = limits or Limits.of(config)
         self._menu = menu
         self._sleep = sleep
         self._health = Health(clock)
