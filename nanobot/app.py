@@ -21,10 +21,12 @@ from nanobot.agent.skills import SkillOverride, SkillsLoader
 from nanobot.agent.skills.switches import OffSource, SkillSwitches
 from nanobot.agent.spill import Spill
 from nanobot.agent.standard_commands import standard_commands
+from nanobot.agent.subagent import PROFILE, SubagentManager
 from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.message import Message
 from nanobot.agent.tools.plugins import Plugins, load_plugins
 from nanobot.agent.tools.registry import AnyTool, ToolRegistry, default_tools
+from nanobot.agent.tools.spawn import Spawn
 from nanobot.agent.tools.web import web_tools
 from nanobot.agent.turn import TurnLimits
 from nanobot.agent.workspace import seed
@@ -79,6 +81,7 @@ class App:
     commands: CommandTable
     background: BackgroundProcesses
     plugins: Plugins
+    subagents: SubagentManager
     cron: CronService
     heartbeat: HeartbeatService
     tls: TLS
@@ -100,6 +103,8 @@ class App:
             facts["quarantined"] = f"a damaged state database: {self.database.quarantined}"
         if running := self.background.running():
             facts["processes"] = f"{running} running in the background"
+        if any(helpers := await self.subagents.counts()):
+            facts["subagents"] = "{} running, {} waiting".format(*helpers)
         if self.plugins.problems:
             facts["tools"] = f"left out: {'; '.join(self.plugins.problems)}"
         return facts
@@ -170,6 +175,8 @@ async def open_app(
             clock,
             lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
         )
+        helpers = config.agents.subagents
+        subagents = SubagentManager(bus, sessions, clock, model=helpers.model)
         built_in: tuple[AnyTool, ...] = (
             *default_tools(
                 resolver, runner, background, pictures, exec_timeout=config.tools.exec.timeout
@@ -181,6 +188,7 @@ async def open_app(
                 tls=tls,
             ),
             Message(bus, enabled_channels(config.channels)),
+            Spawn(subagents),
             Cron(cron),
         )
         taken = [tool.name for tool in built_in]
@@ -189,6 +197,7 @@ async def open_app(
             (*built_in, *plugins.tools), mask=redactor.mask, timeout_s=defaults.tool_timeout_s
         )
         unattended = tools.without("cron")
+        delegated = tools.without("message", "spawn", "cron")
         loop = AgentLoop(
             profiles={
                 "job": Profile(
@@ -200,6 +209,12 @@ async def open_app(
                     ContextBuilder(workspace, skills, tools=unattended.names, profile="heartbeat"),
                     unattended,
                     defaults.max_tool_iterations,
+                ),
+                PROFILE: Profile(
+                    ContextBuilder(workspace, skills, tools=delegated.names, profile=PROFILE),
+                    delegated,
+                    helpers.max_iterations,
+                    limit_s=helpers.timeout_s,
                 ),
             },
             sessions=sessions,
@@ -220,6 +235,7 @@ async def open_app(
             usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,
+            subagents=subagents.in_words,
             more=(
                 skills_command(skills.snapshot),
                 cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
@@ -233,6 +249,8 @@ async def open_app(
             clock,
             slots=defaults.max_concurrent_turns,
             queue=QueueMode(defaults.queue),
+            max_subagents=helpers.max_concurrent,
+            subagents=subagents,
         )
         app = App(
             home=home,
@@ -245,6 +263,7 @@ async def open_app(
             commands=commands,
             background=background,
             plugins=plugins,
+            subagents=subagents,
             cron=cron,
             heartbeat=heartbeat,
             tls=tls,

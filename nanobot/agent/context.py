@@ -17,6 +17,7 @@ from nanobot.core.identity import Role
 from nanobot.prompts import render
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
+SUBAGENT_FILES = ("TOOLS.md",)
 FILE_CAP = 20_000
 """Characters of one bootstrap file or MEMORY.md that reach the prompt."""
 SEPARATOR = "\n\n---\n\n"
@@ -78,8 +79,18 @@ class ContextBuilder:
         self, role: Role = Role.OWNER, skills: SkillsSnapshot | None = None
     ) -> str:
         """The system prompt; a guest's holds no memory. Without ``skills`` the present ones."""
-        owner = role is Role.OWNER
         skills = skills or self._skills.snapshot_for(None)
+        if self._profile == "subagent":
+            parts = self._subagents_parts()
+        else:
+            parts = self._assistants_parts(owner=role is Role.OWNER)
+        if skills.always_text:
+            parts.append(f"# Active Skills\n\n{skills.always_text}")
+        if skills.summary:
+            parts.append(render.skills(skills.summary))
+        return SEPARATOR.join(parts)
+
+    def _assistants_parts(self, *, owner: bool) -> list[str]:
         parts = [
             render.identity(
                 system=f"{platform.system()} {platform.machine()}",
@@ -92,16 +103,23 @@ class ContextBuilder:
         ]
         if self._profile != "chat":
             parts.append(render.profile(self._profile))
-        for name in BOOTSTRAP_FILES:
-            if text := self._file(self.workspace / name):
-                parts.append(f"## {name}\n\n{text}")
+        parts += self._bootstrap(BOOTSTRAP_FILES)
         if owner and (memory := self._file(self.workspace / "memory" / "MEMORY.md")):
             parts.append(f"# Memory\n\n{memory}")
-        if skills.always_text:
-            parts.append(f"# Active Skills\n\n{skills.always_text}")
-        if skills.summary:
-            parts.append(render.skills(skills.summary))
-        return SEPARATOR.join(parts)
+        return parts
+
+    def _subagents_parts(self) -> list[str]:
+        """A subagent has a task and no persona: it is told how to work, and of no memories."""
+        identity = render.subagent_identity(
+            system=f"{platform.system()} {platform.machine()}",
+            python=platform.python_version(),
+            workspace=self.workspace,
+        )
+        return [identity, *self._bootstrap(SUBAGENT_FILES)]
+
+    def _bootstrap(self, names: Sequence[str]) -> list[str]:
+        texts = ((name, self._file(self.workspace / name)) for name in names)
+        return [f"## {name}\n\n{text}" for name, text in texts if text]
 
     def build_messages(
         self,

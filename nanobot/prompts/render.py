@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -34,14 +35,29 @@ def identity(
     )
 
 
+def subagent_identity(*, system: str, python: str, workspace: Path) -> str:
+    """Who a subagent is, where it runs and how it works."""
+    return _render("subagent_identity", system=system, python=python, workspace=workspace)
+
+
 def skills(summary: str) -> str:
     """The ``# Skills`` section round the XML summary."""
     return _render("skills", summary=summary)
 
 
 def profile(name: str) -> str:
-    """What is different in a turn that no person began: ``job``, ``heartbeat``, ``subagent``."""
+    """What is different in a turn that no person began: ``job``, ``heartbeat``."""
     return _render(f"profile_{name}")
+
+
+def subagent_report(*, label: str, ending: str, text: str) -> str:
+    """A subagent's result as the turn that sent it reads it; ``ending`` says how it came about."""
+    return _render("subagent_report", label=_attribute(label), ending=ending, text=text.strip())
+
+
+def subagents_stopped(labels: Sequence[str]) -> str:
+    """Tells a session that its subagents were stopped."""
+    return _note("subagents_stopped", ", ".join(f"“{_attribute(label)}”" for label in labels))
 
 
 def heartbeat_task(text: str, path: Path) -> str:

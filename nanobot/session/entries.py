@@ -48,7 +48,8 @@ class Draft:
     ``inbound_id`` names the message whose turn wrote it, ``principal`` on whose authority.
     ``ok`` tells of a tool entry whether the call succeeded; ``model``, ``provider`` and ``usage``
     belong to assistant entries; ``keeps_from`` to compacted ones. ``delivered`` is what a tool
-    call has said to the turn's own chat.
+    call has said to the turn's own chat. ``account`` is the session that ``usage`` is counted to,
+    "" for the log's own; it is not stored.
     """
 
     kind: EntryKind
@@ -62,6 +63,7 @@ class Draft:
     provider: str = ""
     usage: Usage | None = None
     keeps_from: int | None = None
+    account: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,8 @@ def append_in(
                 "UPDATE session SET live_from = ? WHERE key = ?", (draft.keeps_from, key)
             )
         if draft.usage is not None:
-            record_in(connection, key, [ModelCall(draft.model, draft.provider, draft.usage)], now)
+            call = ModelCall(draft.model, draft.provider, draft.usage)
+            record_in(connection, draft.account or key, [call], now)
     return tuple(entries)
 
 

@@ -40,6 +40,7 @@ def test_the_prompts_are_as_reviewed() -> None:
         "interrupted": render.interrupted(),
         "skipped": render.skipped(),
         "stopped": render.stopped(),
+        "subagents_stopped": render.subagents_stopped(["mail", 'fl"ights']),
         "continue_cut": render.continue_cut(),
         "ask_again": render.ask_again(),
         "limit_reached": render.limit_reached(20),
@@ -69,6 +70,12 @@ def test_the_prompts_are_as_reviewed() -> None:
         **notes,
         "profile, job": render.profile("job"),
         "profile, heartbeat": render.profile("heartbeat"),
+        "subagent, identity": render.subagent_identity(
+            system="Linux x86_64", python="3.12.1", workspace=workspace
+        ),
+        "subagent, report": render.subagent_report(
+            label="mail", ending="finished", text="Two letters.\n"
+        ),
         "heartbeat task": render.heartbeat_task("- [ ] mail\n", Path("/w/HEARTBEAT.md")),
     }
 
