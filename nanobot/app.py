@@ -13,9 +13,11 @@ from typing import Any
 from loguru import logger
 
 from nanobot.agent.commands import CommandTable
+from nanobot.agent.compact_command import compact_command
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.report import ContextMeter
 from nanobot.agent.skill_commands import RESERVED, skills_command
 from nanobot.agent.skills import SkillOverride, SkillsLoader
 from nanobot.agent.skills.switches import OffSource, SkillSwitches
@@ -37,6 +39,7 @@ from nanobot.channels.console import ConsoleServer
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
+from nanobot.core.errors import ProviderError
 from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
 from nanobot.providers import registry
@@ -71,6 +74,9 @@ class App:
     sessions: SessionLog
     models: Models
     commands: CommandTable
+    context: ContextBuilder
+    tools: ToolRegistry
+    meter: ContextMeter
     background: BackgroundProcesses
     plugins: Plugins
     tls: TLS
@@ -94,6 +100,13 @@ class App:
         if self.plugins.problems:
             facts["tools"] = f"left out: {'; '.join(self.plugins.problems)}"
         return facts
+
+    async def context_of(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Where the tokens of ``{"session": key}`` go, for ``nanobot status --context``."""
+        try:
+            return (await self.meter.report(str(request["session"]))).document()
+        except ProviderError as error:
+            return {"error": str(error)}
 
     async def letters(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """What ``nanobot bus`` asks for, as ``handle_letters`` has it."""
@@ -168,10 +181,18 @@ async def open_app(
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
         tools = ToolRegistry((*built_in, *plugins.tools), mask=redactor.mask)
+        context = ContextBuilder(
+            workspace,
+            skills,
+            tools=tools.names,
+            file_cap=defaults.bootstrap_file_chars,
+            files_cap=defaults.bootstrap_chars,
+        )
+        meter = ContextMeter(sessions, models, context, tools)
         loop = AgentLoop(
             sessions=sessions,
             models=models,
-            context=ContextBuilder(workspace, skills, tools=tools.names),
+            context=context,
             tools=tools,
             spill=Spill(home, cap=TurnLimits().result_chars),
             pictures=pictures,
@@ -187,7 +208,11 @@ async def open_app(
             usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,
-            more=(skills_command(skills.snapshot),),
+            meter=meter,
+            more=(
+                compact_command(sessions, models, loop.window, meter),
+                skills_command(skills.snapshot),
+            ),
             further=skills.menu,
         )
         dispatcher = Dispatcher(
@@ -207,6 +232,9 @@ async def open_app(
             sessions=sessions,
             models=models,
             commands=commands,
+            context=context,
+            tools=tools,
+            meter=meter,
             background=background,
             plugins=plugins,
             tls=tls,
@@ -238,6 +266,7 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
         ask=app.dispatcher.ask,
         status=lambda: _status(app, channels),
         letters=app.letters,
+        context=app.context_of,
     )
     for worker in workers:
         await worker.recover()
