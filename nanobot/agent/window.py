@@ -36,6 +36,8 @@ HARDLY = 0.7
 gives way at every turn."""
 KEPT = 0.3
 """The share of the room that conversation may take that is not summed up."""
+WORTH = 0.1
+"""The share of the room that older conversation must take to be worth a summary."""
 RECENT = 0.15
 """The share of the room with the newest results, which are not old."""
 LEAST_RESULT = 200
@@ -176,7 +178,7 @@ class Window:
 
     async def _sum_up(self, fitting: _Fitting) -> None:
         start = cut_place(fitting.entries, fitting.sizes, KEPT * fitting.room)
-        if start is None:
+        if start is None or sum(fitting.sizes[:start]) < WORTH * fitting.room:
             return
         inbound = fitting.view.inbound
         is_kept = any(

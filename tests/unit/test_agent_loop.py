@@ -344,7 +344,7 @@ async def test_a_big_result_is_spilled_and_stays_readable(bench: Bench) -> None:
     assert spilled.read_text() == f"did {big}"
 
 
-async def test_a_model_that_cannot_sum_up_leaves_out_the_past_and_the_turn_goes_on(
+async def test_an_overflow_that_cannot_be_summed_up_leaves_out_the_past(
     bench: Bench,
 ) -> None:
     bench.model.answers = [says("a" * 200), says("b" * 200)]
