@@ -5,7 +5,7 @@ from __future__ import annotations
 from nanobot.agent.commands import Command, Invocation
 from nanobot.agent.report import ContextMeter, ContextReport
 from nanobot.agent.turn import ModelSource
-from nanobot.agent.window import View, Window
+from nanobot.agent.window import CHARACTERS, View, Window
 from nanobot.core.events import ignore
 from nanobot.session.entries import EntryKind
 from nanobot.session.log import SessionLog
@@ -26,12 +26,13 @@ def compact_command(
         inbound = invocation.inbound
         key = inbound.session_key
         before = await meter.report(key, inbound.role, inbound.model)
-        live = await sessions.live(key)
-        chosen = models.choose(inbound.model or live.settings.model)
+        settings = await sessions.settings(key)
+        chosen = models.choose(inbound.model or settings.model)
+        live = await sessions.live(key, most=CHARACTERS * chosen.context_window)
         view = View(
             inbound=inbound,
             chosen=chosen,
-            entries=live.entries,
+            entries=await window.begun(live),
             used=before.used,
             fixed=before.fixed_tokens,
             factor=await sessions.calibration.factor(chosen.model),

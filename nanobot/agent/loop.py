@@ -23,7 +23,7 @@ from nanobot.agent.turn import (
     TurnLimits,
     nothing_arrived,
 )
-from nanobot.agent.window import Gauge, View, Window
+from nanobot.agent.window import CHARACTERS, Gauge, View, Window
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -61,6 +61,9 @@ from nanobot.session.usage import ModelCall
 
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
 """Stands in for an answer that stayed empty; it never enters the history."""
+
+LATELY = 1_000_000
+"""Characters of a session that are read where no model is to see it: its last turn, surely."""
 
 BLIND = (
     "{model} cannot see pictures: it was told of them, but not shown any. Choose one that can with "
@@ -120,7 +123,7 @@ class AgentLoop:
         What the turn's tools left running has ended by then.
         """
         await self._tools.stopped(inbound.id)
-        live = await self._sessions.live(inbound.session_key)
+        live = await self._sessions.live(inbound.session_key, most=LATELY)
         drafts = tuple(
             _tool_draft(inbound, call, render.stopped(), Trust.TRUSTED, ok=False)
             for call in open_calls(live.entries)
@@ -140,7 +143,7 @@ class AgentLoop:
         The call is in the log before it runs, so that after a crash it is not run again.
         """
         key = inbound.session_key
-        live = await self._sessions.live(key)
+        live = await self._sessions.live(key, most=LATELY)
         drafts = await self._closed_after_crash(live.entries, inbound)
         call = invoked.tool_call(inbound.id, self._tools.parameters_of)
         entries = [*live.entries, *await self._sessions.append(key, drafts)]
@@ -178,14 +181,17 @@ class AgentLoop:
     async def _open(
         self, inbound: InboundMessage, emit: Emit, skills: SkillsSnapshot, content: str
     ) -> _Turn:
-        live = await self._sessions.live(inbound.session_key)
-        chosen = self._models.choose(inbound.model or live.settings.model)
-        drafts = await self._closed_after_crash(live.entries, inbound)
+        settings = await self._sessions.settings(inbound.session_key)
+        chosen = self._models.choose(inbound.model or settings.model)
+        logged = await self.window.begun(
+            await self._sessions.live(inbound.session_key, most=CHARACTERS * chosen.context_window)
+        )
+        drafts = await self._closed_after_crash(logged, inbound)
         # Where a summary was made during this turn, its message may be in that.
         said = (EntryKind.USER, EntryKind.COMPACTED)
-        seen = {entry.inbound_id for entry in live.entries if entry.kind in said}
-        history = _folded([*live.entries, *drafts], inbound)
-        is_new = inbound.id not in seen or _is_unasked(history, live.entries, inbound)
+        seen = {entry.inbound_id for entry in logged if entry.kind in said}
+        history = _folded([*logged, *drafts], inbound)
+        is_new = inbound.id not in seen or _is_unasked(history, logged, inbound)
         attached = await self._attached(inbound) if is_new else Attached()
         messages = self._context.build_messages(
             history,
@@ -206,10 +212,10 @@ class AgentLoop:
         turn = _Turn(
             inbound=inbound,
             chosen=chosen,
-            effort=live.settings.reasoning_effort,
+            effort=settings.reasoning_effort,
             emit=emit,
             messages=messages,
-            entries=[*live.entries, *appended],
+            entries=[*logged, *appended],
             seen=seen | {inbound.id},
             trust=inbound.trust,
             environment=skills.environment if inbound.role is Role.OWNER else {},
@@ -219,7 +225,7 @@ class AgentLoop:
             ),
         )
         if inbound.id in seen:
-            turn.resume(live.entries)
+            turn.resume(logged)
         return turn
 
     async def _closed_after_crash(

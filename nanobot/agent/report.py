@@ -9,6 +9,7 @@ from nanobot.agent.context import ContextBuilder
 from nanobot.agent.images import without_past_pictures
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import ModelSource
+from nanobot.agent.window import CHARACTERS
 from nanobot.core.chat import AssistantMessage, ToolMessage
 from nanobot.core.identity import Role
 from nanobot.core.tokens import MESSAGE_TOKENS, message_tokens, text_tokens, tool_tokens
@@ -90,8 +91,9 @@ class ContextMeter:
         self, key: str, role: Role = Role.OWNER, model: str | None = None
     ) -> ContextReport:
         """The report of one session; raises ProviderError when there is no model to ask."""
-        live = await self._sessions.live(key)
-        chosen = self._models.choose(model or live.settings.model)
+        settings = await self._sessions.settings(key)
+        chosen = self._models.choose(model or settings.model)
+        live = await self._sessions.live(key, most=CHARACTERS * chosen.context_window)
         factor = await self._sessions.calibration.factor(chosen.model)
         parts = self._context.parts(role, self._context.skills_of(key))
         fixed = {part.name: text_tokens(part.text) for part in parts}

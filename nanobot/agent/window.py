@@ -24,7 +24,7 @@ from nanobot.core.text import head_and_tail
 from nanobot.core.tokens import message_tokens
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, Entry, EntryKind, Replaced
-from nanobot.session.log import SessionLog
+from nanobot.session.log import LiveSession, SessionLog
 
 FULL = 0.85
 """The share of the room that conversation may take before something gives way; the rest is for
@@ -40,6 +40,8 @@ WORTH = 0.1
 """The share of the room that older conversation must take to be worth a summary."""
 RECENT = 0.15
 """The share of the room with the newest results, which are not old."""
+CHARACTERS = 6
+"""Characters, as stored, that a token of the window may be: more are not read. Words have five."""
 LEAST_RESULT = 200
 """Tokens of a result that is worth giving way: the note in its place takes some, too."""
 
@@ -138,6 +140,25 @@ class Window:
         if fitting.talk > FULL * room:
             await self._give_way(fitting, fitting.results_by_size(), FULL * room, render.too_large)
         return tuple(fitting.entries) if fitting.is_changed else None
+
+    async def begun(self, live: LiveSession) -> tuple[Entry, ...]:
+        """The entries of a session; where they are cut, the log says from now on where they begin.
+
+        That is so where a session came about without any turn in between (an import, say): what
+        is older is more than any request could hold, even one for a summary.
+        """
+        if not live.is_cut or not live.entries:
+            return live.entries
+        first = live.entries[0]
+        mark = Draft(
+            kind=EntryKind.COMPACTED,
+            message=UserMessage(render.compacted()),
+            inbound_id=first.inbound_id,
+            principal=first.principal,
+            trust=Trust.TRUSTED,
+            keeps_from=first.seq,
+        )
+        return (*await self._sessions.append(live.key, [mark]), *live.entries)
 
     async def compact(self, view: View, focus: str) -> tuple[Entry, ...] | None:
         """Sum up everything but the last exchange; None when there is nothing before it."""

@@ -39,11 +39,15 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class LiveSession:
-    """The part of a session that the model sees, oldest entry first."""
+    """The part of a session that the model sees, oldest entry first.
+
+    ``is_cut``: it is more than was asked for, and ``entries`` are its newest.
+    """
 
     key: str
     entries: tuple[Entry, ...]
     settings: SessionSettings
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +67,27 @@ class SessionLog:
         self._clock = clock
         self.calibration = Calibration(database)
 
-    async def live(self, key: str) -> LiveSession:
+    async def settings(self, key: str) -> SessionSettings:
+        """What a session remembers beside its log."""
+
+        def read(connection: sqlite3.Connection) -> SessionSettings:
+            row = connection.execute(
+                "SELECT settings FROM session WHERE key = ?", (key,)
+            ).fetchone()
+            return SessionSettings() if row is None else _settings(row[0])
+
+        return await self._database.read(read)
+
+    async def live(self, key: str, *, most: int | None = None) -> LiveSession:
         """What the model sees of a session; an unknown key is an empty session.
+
+        Of more than ``most`` characters (as stored) only the newest entries are read, from one
+        with which a view can begin: a person's message, or else a step of the assistant.
 
         Its cost depends on the live part alone, and of that on what the model sees: a result that
         gave way is not read. Damaged rows are left out and logged.
         """
-        return await self._database.read(lambda connection: _live(connection, key))
+        return await self._database.read(lambda connection: _live(connection, key, most))
 
     async def append(
         self, key: str, drafts: Sequence[Draft], *, durable: bool = False
@@ -187,14 +205,35 @@ def _touch(connection: sqlite3.Connection, key: str, stamp: float) -> None:
     )
 
 
-def _live(connection: sqlite3.Connection, key: str) -> LiveSession:
+def _live(connection: sqlite3.Connection, key: str, most: int | None) -> LiveSession:
     row = connection.execute(
         "SELECT live_from, settings FROM session WHERE key = ?", (key,)
     ).fetchone()
     if row is None:
         return LiveSession(key, (), SessionSettings())
-    entries = _entries(connection, key, row[0] - 1, -1, _given_way(connection, key, row[0]))
-    return LiveSession(key, _view(entries), _settings(row[1]))
+    given_way = _given_way(connection, key, row[0])
+    rows = _rows(connection, key, row[0] - 1, -1, given_way, newest_first=True)
+    newest: list[tuple[Any, ...]] = []
+    size, is_cut = 0, False
+    for one in rows:
+        size += len(one[-1] or given_way[one[0]].note)
+        is_cut = most is not None and size > most
+        if is_cut:
+            break
+        newest.append(one)
+    entries = tuple(_read(key, reversed(newest), given_way))
+    if is_cut:  # what is older has no mark here that tells of it: the newest would be among these
+        entries = _from_a_beginning(entries)
+    return LiveSession(key, _view(entries), _settings(row[1]), is_cut)
+
+
+def _from_a_beginning(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The entries from the first with which a view can begin; none if there is no such."""
+    for kind in (EntryKind.USER, EntryKind.ASSISTANT):
+        for place, entry in enumerate(entries):
+            if entry.kind is kind:
+                return entries[place:]
+    return ()
 
 
 def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
@@ -237,22 +276,27 @@ def _given_way(connection: sqlite3.Connection, key: str, start: int) -> dict[int
     return given
 
 
-def _entries(
+def _entries(connection: sqlite3.Connection, key: str, after: int, limit: int) -> tuple[Entry, ...]:
+    return tuple(_read(key, _rows(connection, key, after, limit, {}), {}))
+
+
+def _rows(
     connection: sqlite3.Connection,
     key: str,
     after: int,
     limit: int,
-    given_way: Mapping[int, Replaced] | None = None,
-) -> tuple[Entry, ...]:
-    """Entries as they are stored, but those in ``given_way`` as notes: they are not even read."""
-    given_way = given_way or {}
-    rows = connection.execute(
+    given_way: Mapping[int, Replaced],
+    *,
+    newest_first: bool = False,
+) -> Iterable[tuple[Any, ...]]:
+    """Stored entries, those in ``given_way`` without their payload: it is not even read."""
+    return connection.execute(
         "SELECT seq, kind, inbound_id, principal, trust, at, "
         "CASE WHEN seq IN (SELECT value FROM json_each(?)) THEN NULL ELSE payload END "
-        "FROM log WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
+        f"FROM log WHERE session = ? AND seq > ? ORDER BY seq {'DESC' if newest_first else ''} "
+        "LIMIT ?",
         (json.dumps(list(given_way)), key, after, limit),
     )
-    return tuple(_read(key, rows, given_way))
 
 
 def _read(
