@@ -6,13 +6,17 @@ import json
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import groupby, pairwise
 from typing import Any
 
-import pytest
 from PIL import Image as Pillow
 
-from tests.e2e.conftest import Nanobot, model_config
+from nanobot.channels.socket_protocol import Question
+from nanobot.cli.talk import SocketTalk
+from nanobot.store.home import Home
+from tests.e2e.conftest import Nanobot, eventually, model_config
 from tests.fakes.model_replies import Reply
 from tests.fakes.model_server import ModelServer, Request
 from tests.fakes.skills import write_skill
@@ -21,6 +25,8 @@ TURNS = 50
 MEMORY, SKILL, PICTURE, BIG, LONG, COMPACT = 8, 14, 20, 26, 40, 49
 """The turn that writes memory, those before which a skill appears and that shows a picture, the
 first with big results, the first with long answers, and the one before which /compact is typed."""
+RESTARTS = (11, 33)
+"""Turns before which the gateway is restarted, which changes nothing."""
 
 NOTE = "[This result was shown before and gave way to newer ones."
 PAST_PICTURE = "[A picture was shown here before."
@@ -57,6 +63,31 @@ def answer(request: Request) -> Reply:
     if step == 1:
         return Reply.tool_calls([_second_call(turn)])
     return Reply.text("Done. " + "It was a long day. " * (600 if turn >= LONG else 1))
+
+
+@contextmanager
+def served(nanobot: Nanobot) -> Iterator[SocketTalk]:
+    """A running gateway, and a client of it."""
+    process = nanobot.start("gateway")
+    try:
+        talks: list[SocketTalk] = []
+
+        def connected() -> bool:
+            talks.extend(filter(None, [SocketTalk.connect(Home(nanobot.home))]))
+            return bool(talks)
+
+        eventually(connected, "the gateway's socket")
+        with talks[0] as talk:
+            yield talk
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def ask(talk: SocketTalk, text: str) -> str:
+    reply = talk.ask(Question(text, "direct"), lambda event: None)
+    assert reply.failure == "", reply.answer
+    return reply.answer
 
 
 def _second_call(turn: int) -> tuple[str, dict[str, str]]:
@@ -121,7 +152,6 @@ def serialised(request: Request) -> list[str]:
     return [json.dumps(body["tools"])] + [json.dumps(message) for message in body["messages"]]
 
 
-@pytest.mark.timeout(400)
 def test_over_fifty_turns_with_tools_only_declared_events_change_the_beginning(
     nanobot: Nanobot, model: ModelServer
 ) -> None:
@@ -131,16 +161,18 @@ def test_over_fifty_turns_with_tools_only_declared_events_change_the_beginning(
     config["providers"]["custom"]["models"] = {"fake-model": window}
     nanobot.configure(config)
 
-    for turn in range(TURNS):
-        if turn == SKILL:
-            write_skill(nanobot.workspace / "skills", "sheep")
-        if turn == PICTURE:
-            Pillow.new("RGB", (64, 48), "red").save(nanobot.workspace / "photo.png")
-        if turn == COMPACT:
-            typed = nanobot.run("agent", "-m", "/compact a.txt")
-            assert typed.stdout.startswith("Summed up:"), typed.stdout + typed.stderr
-        done = nanobot.run("agent", "-m", f"turn {turn}")
-        assert done.returncode == 0, done.stderr
+    with ExitStack() as talks:
+        for turn in range(TURNS):
+            if turn in (0, *RESTARTS):
+                talks.close()
+                talk = talks.enter_context(served(nanobot))
+            if turn == SKILL:
+                write_skill(nanobot.workspace / "skills", "sheep")
+            if turn == PICTURE:
+                Pillow.new("RGB", (64, 48), "red").save(nanobot.workspace / "photo.png")
+            if turn == COMPACT:
+                assert ask(talk, "/compact a.txt").startswith("Summed up:")
+            ask(talk, f"turn {turn}")
 
     requests = [one for one in model.requests if "tools" in one.body]
     assert len(requests) == 3 * TURNS

@@ -19,6 +19,8 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.report import ContextMeter
 from nanobot.agent.skills import SkillsLoader
 from nanobot.agent.spill import Spill
+from nanobot.agent.tools.files import ReadFile
+from nanobot.agent.tools.reading import DocumentReader
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Settlement, TurnLimits
 from nanobot.agent.window import FULL, SUMMING_UP, cut_place, room_for_talk
@@ -37,6 +39,7 @@ from nanobot.core.messages import InboundMessage
 from nanobot.core.tokens import message_tokens, tool_tokens
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.prompts import render
+from nanobot.safety.paths import PathResolver
 from nanobot.session.entries import Draft, Entry, EntryKind
 from nanobot.session.history import violations
 from nanobot.session.log import SessionLog
@@ -54,6 +57,13 @@ class _Wanted(ToolArguments):
     length: int = 0
 
 
+def _text(letter: str, length: int) -> str:
+    """Words in lines of a thousand characters."""
+    return ((letter * 4 + " ") * 199 + letter * 4 + "\n") * (length // 1000) + (
+        letter * 4 + " "
+    ) * (length % 1000 // 5)
+
+
 class Fetch(Tool[_Wanted]):
     """Gives as much text as it is asked for, from outside when the letter is a capital."""
 
@@ -64,7 +74,7 @@ class Fetch(Tool[_Wanted]):
 
     async def run(self, args: _Wanted, context: ToolContext) -> ToolOutput:
         trust = Trust.UNTRUSTED if args.letter.isupper() else Trust.TRUSTED
-        return ToolOutput((args.letter * 4 + " ") * (args.length // 5), trust)
+        return ToolOutput(_text(args.letter, args.length), trust)
 
 
 @dataclass(slots=True)
@@ -111,7 +121,8 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     database = Database(tmp_path / "state.db")
     sessions = SessionLog(database, lambda: NOW)
     model = ScriptedModel(context_window=9000)
-    tools = ToolRegistry([Fetch()])
+    reading = ReadFile(PathResolver(home, restrict=True), Pictures(home), DocumentReader())
+    tools = ToolRegistry([Fetch(), reading])
     context = ContextBuilder(workspace, SkillsLoader(workspace, tmp_path / "no-skills"))
     loop = AgentLoop(
         sessions=sessions,
@@ -195,6 +206,20 @@ async def test_a_spilled_result_gives_way_to_the_file_it_has_already(bench: Benc
 
     assert results(bench.model.requests[-1])[0] == render.gave_way(spilled)
     assert len(spilled.read_text()) == 40_000
+
+
+async def test_two_megabytes_leave_the_context_small_and_the_file_readable(bench: Bench) -> None:
+    path = bench.home.spill_of(KEY) / "in-0-c0.txt"
+    part = calls(("c1", "read_file", f'{{"path": "{path}", "offset": 900, "limit": 2}}'))
+
+    await bench.turn("in-0", "big", fetches("c0", "a", 2_000_000), part, says("Read."))
+
+    shown, read = results(bench.model.requests[-1])
+    assert len(shown) < 16_500
+    assert str(path) in shown
+    assert path.stat().st_size == 2_000_000
+    assert read.splitlines()[0] == ("aaaa " * 200).strip()
+    assert size(bench.model.requests[-1]) < 5000
 
 
 async def test_when_results_are_not_enough_older_conversation_is_summed_up(bench: Bench) -> None:
