@@ -16,7 +16,7 @@ from nanobot.agent.commands import CommandTable
 from nanobot.agent.compact_command import compact_command
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.images import Pictures
-from nanobot.agent.loop import AgentLoop
+from nanobot.agent.loop import AgentLoop, Profile
 from nanobot.agent.report import ContextMeter
 from nanobot.agent.skill_commands import RESERVED, skills_command
 from nanobot.agent.skills import SkillOverride, SkillsLoader
@@ -36,12 +36,18 @@ from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.bus.housekeeping import Housekeeper
 from nanobot.bus.letters import handle_letters
 from nanobot.channels.console import ConsoleServer
+from nanobot.channels.registry import enabled_channels, plugin_channels
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
 from nanobot.core.errors import ProviderError
 from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
+from nanobot.cron.commands import cron_command
+from nanobot.cron.jobs import JobFile
+from nanobot.cron.service import CronService
+from nanobot.cron.tool import Cron
+from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
 from nanobot.providers import registry
 from nanobot.providers.models import Models
 from nanobot.providers.tls import TLS
@@ -50,7 +56,7 @@ from nanobot.safety.gate import Gate
 from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
-from nanobot.session.log import SessionLog
+from nanobot.session.log import SessionLog, free_for_next
 from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
 from nanobot.store.home import Home
@@ -79,8 +85,11 @@ class App:
     meter: ContextMeter
     background: BackgroundProcesses
     plugins: Plugins
+    cron: CronService
+    heartbeat: HeartbeatService
     tls: TLS
     clock: Clock
+    environ: Mapping[str, str]
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -166,6 +175,14 @@ async def open_app(
         background = BackgroundProcesses(runner, lasting=lasting)
         pictures = Pictures(home)
         redactor = Redactor([*all_secrets(config), *registry.keys_in(environ)])
+        cron = CronService(JobFile(home.cron_jobs), database, bus, clock)
+        heartbeat = HeartbeatService(
+            config.gateway.heartbeat,
+            workspace / "HEARTBEAT.md",
+            bus,
+            clock,
+            lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
+        )
         built_in: tuple[AnyTool, ...] = (
             *default_tools(
                 resolver, runner, background, pictures, exec_timeout=config.tools.exec.timeout
@@ -176,20 +193,41 @@ async def open_app(
                 allow_cidrs=config.tools.web.allow_cidrs,
                 tls=tls,
             ),
-            Message(bus, enabled_channels(config)),
+            Message(bus, enabled_channels(config.channels)),
+            Cron(cron),
         )
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
-        tools = ToolRegistry((*built_in, *plugins.tools), mask=redactor.mask)
-        context = ContextBuilder(
-            workspace,
-            skills,
-            tools=tools.names,
-            file_cap=defaults.bootstrap_file_chars,
-            files_cap=defaults.bootstrap_chars,
+        tools = ToolRegistry(
+            (*built_in, *plugins.tools), mask=redactor.mask, timeout_s=defaults.tool_timeout_s
         )
+        unattended = tools.without("cron")
+
+        def context_for(profile: str, tools: ToolRegistry) -> ContextBuilder:
+            return ContextBuilder(
+                workspace,
+                skills,
+                tools=tools.names,
+                file_cap=defaults.bootstrap_file_chars,
+                files_cap=defaults.bootstrap_chars,
+                profile=profile,
+            )
+
+        context = context_for("chat", tools)
         meter = ContextMeter(sessions, models, context, tools)
         loop = AgentLoop(
+            profiles={
+                "job": Profile(
+                    context_for("job", unattended),
+                    unattended,
+                    defaults.max_tool_iterations,
+                ),
+                "heartbeat": Profile(
+                    context_for("heartbeat", unattended),
+                    unattended,
+                    defaults.max_tool_iterations,
+                ),
+            },
             sessions=sessions,
             models=models,
             context=context,
@@ -212,6 +250,7 @@ async def open_app(
             more=(
                 compact_command(sessions, models, loop.window, meter),
                 skills_command(skills.snapshot),
+                cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
             ),
             further=skills.menu,
         )
@@ -237,8 +276,11 @@ async def open_app(
             meter=meter,
             background=background,
             plugins=plugins,
+            cron=cron,
+            heartbeat=heartbeat,
             tls=tls,
             clock=clock,
+            environ=environ,
         )
         try:
             yield app
@@ -274,6 +316,8 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
     await console.start()
     intakes = {asyncio.create_task(_supervised(channel, app)) for channel in channels.values()}
     intakes.add(asyncio.create_task(_housekeeper(app).run(), name="housekeeping"))
+    intakes.add(asyncio.create_task(_service("cron", app.cron.run)))
+    intakes.add(asyncio.create_task(_service("heartbeat", app.heartbeat.run)))
     try:
         starting = asyncio.create_task(_announce(channels, ready, app.models.warm_up))
         await stop.wait()
@@ -306,14 +350,16 @@ async def _announce(
     await warm_up()
 
 
-def enabled_channels(config: Config) -> frozenset[str]:
-    """The names of the channels that the gateway serves."""
-    return frozenset({"telegram"} if config.channels.telegram.enabled else ())
-
-
 def build_channels(app: App) -> dict[str, Channel]:
     """The enabled channels by name; raises ConfigError for one that cannot work."""
-    channels: dict[str, Channel] = {}
+    channels = plugin_channels(
+        app.config.channels,
+        intake=app.bus,
+        menu=app.commands.menu(),
+        clock=app.clock,
+        environ=app.environ,
+        home=app.home,
+    )
     telegram = app.config.channels.telegram
     if telegram.enabled:
         from nanobot.channels.telegram.channel import TelegramChannel
@@ -339,13 +385,23 @@ async def _supervised(channel: Channel, app: App) -> None:
         await asyncio.sleep(RESTART_S)
 
 
+async def _service(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Keep a service running; one that fails is started again, never silently gone."""
+    while True:
+        try:
+            await run()
+        except Exception:
+            logger.exception("the {} service failed", name)
+        await asyncio.sleep(RESTART_S)
+
+
 def _housekeeper(app: App) -> Housekeeper:
     """What cleans up behind the gateway, by the settings; it writes to each owner it knows of."""
     config, home = app.config, app.home
     owners = [entry for entry in config.channels.telegram.allow_from if entry.strip().isdecimal()]
 
     async def tell(name: str, text: str) -> None:
-        if "telegram" in enabled_channels(config):
+        if "telegram" in enabled_channels(config.channels):
             # The id of a private chat is that of the person.
             messages = (
                 OutboundMessage("telegram", owner, text, id=f"{name}/{owner}") for owner in owners

@@ -66,12 +66,15 @@ class ContextBuilder:
         tools: Sequence[str] = (),
         file_cap: int = FILE_CAP,
         files_cap: int = FILES_CAP,
+        profile: str = "chat",
     ) -> None:
+        """``profile`` is the kind of turn these requests are for."""
         self.workspace = workspace
         self._skills = skills
         self._tools = frozenset(tools)
         self._file_cap = file_cap
         self._files_cap = files_cap
+        self._profile = profile
         self._held: dict[str, SkillsSnapshot] = {}
         self._files: dict[Path, tuple[tuple[int, int, int], str]] = {}
 
@@ -103,7 +106,10 @@ class ContextBuilder:
             recall_tool="recall" if "recall" in self._tools else "grep",
             message_tool="message" in self._tools,
         )
-        parts = [Part("identity", identity), *self._bootstrap()]
+        parts = [Part("identity", identity)]
+        if self._profile != "chat":
+            parts.append(Part("profile", render.profile(self._profile)))
+        parts += self._bootstrap()
         if owner and (memory := self._file(self.workspace / "memory" / "MEMORY.md")):
             parts.append(Part("memory", f"# Memory\n\n{memory}"))
         if skills.always_text:

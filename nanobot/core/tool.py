@@ -69,6 +69,9 @@ class ToolOutput:
     delivered: str = ""
 
 
+DEFAULT_TIMEOUT_S = 60.0
+"""The limit of a tool that names none; ``agents.defaults.toolTimeoutS`` sets another."""
+
 ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
 
 
@@ -84,7 +87,7 @@ class Tool(ABC, Generic[ArgumentsT]):
     description: ClassVar[str]
     effect: ClassVar[Effect]
     arguments: ClassVar[type[ToolArguments]]
-    timeout_s: ClassVar[float | None] = 60.0
+    timeout_s: ClassVar[float | None] = DEFAULT_TIMEOUT_S
 
     @abstractmethod
     async def run(self, args: ArgumentsT, context: ToolContext) -> ToolOutput: ...
@@ -111,8 +114,8 @@ def _lean(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema without what costs tokens in every request and tells a model nothing.
 
     That is pydantic's titles, that ``null`` is taken too, that nothing else may be given (the
-    registry says so, with the nearest name), that a text may not be empty, and defaults that are
-    nothing. A property *named* title is kept.
+    registry says so, with the nearest name), that a text may not be empty nor a span negative, and
+    defaults that are nothing. A property *named* title is kept.
     """
 
     def clean(node: Any, *, names: bool) -> Any:
@@ -148,6 +151,8 @@ def _is_idle(key: str, value: object) -> bool:
             return value is False
         case "minLength":
             return value == 1
+        case "exclusiveMinimum":
+            return value == 0
         case "default":
             return value is None or value is False or value == ""
     return False

@@ -82,6 +82,9 @@ def sections() -> dict[str, str]:
         "summary": render.summary("## Decided\nOak, not pine.", tainted=False),
         "summary of what came from outside": render.summary("## Facts\nNone.", tainted=True),
         "under_way": render.under_way("Order the oak."),
+        "profile, job": render.profile("job"),
+        "profile, heartbeat": render.profile("heartbeat"),
+        "heartbeat task": render.heartbeat_task("- [ ] mail\n", Path("/w/HEARTBEAT.md")),
     }
 
 
@@ -99,7 +102,7 @@ def test_every_function_that_renders_a_text_has_a_snapshot() -> None:
     }
     sampled = {title.split(",")[0].split(" ")[0] for title in sections()}
 
-    words = {"skill": "skill_command", "turn": "turn_header"}
+    words = {"skill": "skill_command", "turn": "turn_header", "heartbeat": "heartbeat_task"}
     assert {words.get(name, name) for name in sampled} == functions
 
 
