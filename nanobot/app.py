@@ -13,9 +13,11 @@ from typing import Any
 from loguru import logger
 
 from nanobot.agent.commands import CommandTable
+from nanobot.agent.compact_command import compact_command
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop, Profile
+from nanobot.agent.report import ContextMeter
 from nanobot.agent.skill_commands import RESERVED, skills_command
 from nanobot.agent.skills import SkillOverride, SkillsLoader
 from nanobot.agent.skills.switches import OffSource, SkillSwitches
@@ -40,6 +42,7 @@ from nanobot.channels.registry import enabled_channels, plugin_channels
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
+from nanobot.core.errors import ProviderError
 from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
 from nanobot.cron.commands import cron_command
@@ -79,6 +82,9 @@ class App:
     sessions: SessionLog
     models: Models
     commands: CommandTable
+    context: ContextBuilder
+    tools: ToolRegistry
+    meter: ContextMeter
     background: BackgroundProcesses
     plugins: Plugins
     subagents: SubagentManager
@@ -108,6 +114,13 @@ class App:
         if self.plugins.problems:
             facts["tools"] = f"left out: {'; '.join(self.plugins.problems)}"
         return facts
+
+    async def context_of(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Where the tokens of ``{"session": key}`` go, for ``nanobot status --context``."""
+        try:
+            return (await self.meter.report(str(request["session"]))).document()
+        except ProviderError as error:
+            return {"error": str(error)}
 
     async def letters(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """What ``nanobot bus`` asks for, as ``handle_letters`` has it."""
@@ -198,20 +211,33 @@ async def open_app(
         )
         unattended = tools.without("cron")
         delegated = tools.without("message", "spawn", "cron")
+
+        def context_for(profile: str, tools: ToolRegistry) -> ContextBuilder:
+            return ContextBuilder(
+                workspace,
+                skills,
+                tools=tools.names,
+                file_cap=defaults.bootstrap_file_chars,
+                files_cap=defaults.bootstrap_chars,
+                profile=profile,
+            )
+
+        context = context_for("chat", tools)
+        meter = ContextMeter(sessions, models, context, tools)
         loop = AgentLoop(
             profiles={
                 "job": Profile(
-                    ContextBuilder(workspace, skills, tools=unattended.names, profile="job"),
+                    context_for("job", unattended),
                     unattended,
                     defaults.max_tool_iterations,
                 ),
                 "heartbeat": Profile(
-                    ContextBuilder(workspace, skills, tools=unattended.names, profile="heartbeat"),
+                    context_for("heartbeat", unattended),
                     unattended,
                     defaults.max_tool_iterations,
                 ),
                 PROFILE: Profile(
-                    ContextBuilder(workspace, skills, tools=delegated.names, profile=PROFILE),
+                    context_for(PROFILE, delegated),
                     delegated,
                     helpers.max_iterations,
                     limit_s=helpers.timeout_s,
@@ -219,7 +245,7 @@ async def open_app(
             },
             sessions=sessions,
             models=models,
-            context=ContextBuilder(workspace, skills, tools=tools.names),
+            context=context,
             tools=tools,
             spill=Spill(home, cap=TurnLimits().result_chars),
             pictures=pictures,
@@ -236,7 +262,9 @@ async def open_app(
             turns=lambda: dispatcher,
             clock=clock,
             subagents=subagents.in_words,
+            meter=meter,
             more=(
+                compact_command(sessions, models, loop.window, meter),
                 skills_command(skills.snapshot),
                 cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
             ),
@@ -261,6 +289,9 @@ async def open_app(
             sessions=sessions,
             models=models,
             commands=commands,
+            context=context,
+            tools=tools,
+            meter=meter,
             background=background,
             plugins=plugins,
             subagents=subagents,
@@ -296,6 +327,7 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
         ask=app.dispatcher.ask,
         status=lambda: _status(app, channels),
         letters=app.letters,
+        context=app.context_of,
     )
     for worker in workers:
         await worker.recover()
