@@ -13,18 +13,22 @@ from typing import Any
 from loguru import logger
 
 from nanobot.agent.commands import CommandTable
+from nanobot.agent.compact_command import compact_command
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop, Profile
+from nanobot.agent.report import ContextMeter
 from nanobot.agent.skill_commands import RESERVED, skills_command
 from nanobot.agent.skills import SkillOverride, SkillsLoader
 from nanobot.agent.skills.switches import OffSource, SkillSwitches
 from nanobot.agent.spill import Spill
 from nanobot.agent.standard_commands import standard_commands
+from nanobot.agent.subagent import PROFILE, SubagentManager
 from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.message import Message
 from nanobot.agent.tools.plugins import Plugins, load_plugins
 from nanobot.agent.tools.registry import AnyTool, ToolRegistry, default_tools
+from nanobot.agent.tools.spawn import Spawn
 from nanobot.agent.tools.web import web_tools
 from nanobot.agent.turn import TurnLimits
 from nanobot.agent.workspace import seed
@@ -38,6 +42,7 @@ from nanobot.channels.registry import enabled_channels, plugin_channels
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
+from nanobot.core.errors import ProviderError
 from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
 from nanobot.cron.commands import cron_command
@@ -77,8 +82,12 @@ class App:
     sessions: SessionLog
     models: Models
     commands: CommandTable
+    context: ContextBuilder
+    tools: ToolRegistry
+    meter: ContextMeter
     background: BackgroundProcesses
     plugins: Plugins
+    subagents: SubagentManager
     cron: CronService
     heartbeat: HeartbeatService
     tls: TLS
@@ -100,9 +109,18 @@ class App:
             facts["quarantined"] = f"a damaged state database: {self.database.quarantined}"
         if running := self.background.running():
             facts["processes"] = f"{running} running in the background"
+        if any(helpers := await self.subagents.counts()):
+            facts["subagents"] = "{} running, {} waiting".format(*helpers)
         if self.plugins.problems:
             facts["tools"] = f"left out: {'; '.join(self.plugins.problems)}"
         return facts
+
+    async def context_of(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Where the tokens of ``{"session": key}`` go, for ``nanobot status --context``."""
+        try:
+            return (await self.meter.report(str(request["session"]))).document()
+        except ProviderError as error:
+            return {"error": str(error)}
 
     async def letters(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """What ``nanobot bus`` asks for, as ``handle_letters`` has it."""
@@ -170,6 +188,8 @@ async def open_app(
             clock,
             lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
         )
+        helpers = config.agents.subagents
+        subagents = SubagentManager(bus, sessions, clock, model=helpers.model)
         built_in: tuple[AnyTool, ...] = (
             *default_tools(
                 resolver, runner, background, pictures, exec_timeout=config.tools.exec.timeout
@@ -181,6 +201,7 @@ async def open_app(
                 tls=tls,
             ),
             Message(bus, enabled_channels(config.channels)),
+            Spawn(subagents),
             Cron(cron),
         )
         taken = [tool.name for tool in built_in]
@@ -189,22 +210,42 @@ async def open_app(
             (*built_in, *plugins.tools), mask=redactor.mask, timeout_s=defaults.tool_timeout_s
         )
         unattended = tools.without("cron")
+        delegated = tools.without("message", "spawn", "cron")
+
+        def context_for(profile: str, tools: ToolRegistry) -> ContextBuilder:
+            return ContextBuilder(
+                workspace,
+                skills,
+                tools=tools.names,
+                file_cap=defaults.bootstrap_file_chars,
+                files_cap=defaults.bootstrap_chars,
+                profile=profile,
+            )
+
+        context = context_for("chat", tools)
+        meter = ContextMeter(sessions, models, context, tools)
         loop = AgentLoop(
             profiles={
                 "job": Profile(
-                    ContextBuilder(workspace, skills, tools=unattended.names, profile="job"),
+                    context_for("job", unattended),
                     unattended,
                     defaults.max_tool_iterations,
                 ),
                 "heartbeat": Profile(
-                    ContextBuilder(workspace, skills, tools=unattended.names, profile="heartbeat"),
+                    context_for("heartbeat", unattended),
                     unattended,
                     defaults.max_tool_iterations,
+                ),
+                PROFILE: Profile(
+                    context_for(PROFILE, delegated),
+                    delegated,
+                    helpers.max_iterations,
+                    limit_s=helpers.timeout_s,
                 ),
             },
             sessions=sessions,
             models=models,
-            context=ContextBuilder(workspace, skills, tools=tools.names),
+            context=context,
             tools=tools,
             spill=Spill(home, cap=TurnLimits().result_chars),
             pictures=pictures,
@@ -220,7 +261,10 @@ async def open_app(
             usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,
+            subagents=subagents.in_words,
+            meter=meter,
             more=(
+                compact_command(sessions, models, loop.window, meter),
                 skills_command(skills.snapshot),
                 cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
             ),
@@ -233,6 +277,8 @@ async def open_app(
             clock,
             slots=defaults.max_concurrent_turns,
             queue=QueueMode(defaults.queue),
+            max_subagents=helpers.max_concurrent,
+            subagents=subagents,
         )
         app = App(
             home=home,
@@ -243,8 +289,12 @@ async def open_app(
             sessions=sessions,
             models=models,
             commands=commands,
+            context=context,
+            tools=tools,
+            meter=meter,
             background=background,
             plugins=plugins,
+            subagents=subagents,
             cron=cron,
             heartbeat=heartbeat,
             tls=tls,
@@ -277,6 +327,7 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
         ask=app.dispatcher.ask,
         status=lambda: _status(app, channels),
         letters=app.letters,
+        context=app.context_of,
     )
     for worker in workers:
         await worker.recover()

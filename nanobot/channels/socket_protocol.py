@@ -1,9 +1,10 @@
 """The lines that a command and the process holding the home exchange over the Unix socket.
 
 Each line is one JSON object with one key that names it. The client opens with ``hello``, the
-server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop``, ``status``
-or ``letters``; the server sends any number of ``event`` and at last ``outcome``, or ``status`` or
-``letters``. While the client waits for an outcome it is sent ``alive`` every few seconds.
+server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop``, ``status``,
+``letters`` or ``context``; the server sends any number of ``event`` and at last ``outcome``, or a
+line of the request's own name. While the client waits for an outcome it is sent ``alive`` every
+few seconds.
 """
 
 from __future__ import annotations

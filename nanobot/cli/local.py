@@ -97,6 +97,7 @@ class LocalTalk:
                 ask=app.dispatcher.ask,
                 status=app.status,
                 letters=app.letters,
+                context=app.context_of,
             )
             if self._serves_socket:
                 await server.start()

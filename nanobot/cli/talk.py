@@ -97,6 +97,14 @@ class SocketTalk:
             raise GatewayError(f"the {self.holder} answered {name} instead of its letters")
         return content
 
+    def context(self, session: str) -> dict[str, Any]:
+        """Where the tokens of a session go, as the holder of the home has it."""
+        self._send("context", {"session": session})
+        name, content = self._receive()
+        if name != "context" or not isinstance(content, dict):
+            raise GatewayError(f"the {self.holder} answered {name} instead of the context")
+        return content
+
     def close(self) -> None:
         """Hang up; twice is once."""
         self._lines.close()

@@ -113,4 +113,12 @@ MIGRATIONS: tuple[str, ...] = (
         thread_id   TEXT
     );
     """,
+    # 4: what gave way is found without a look at the rest; tokens of a model to one estimated
+    """
+    CREATE INDEX log_gave_way ON log (session, seq) WHERE kind = 'gave_way';
+    CREATE TABLE calibration (
+        model       TEXT PRIMARY KEY,
+        factor      REAL NOT NULL
+    ) WITHOUT ROWID;
+    """,
 )
