@@ -13,9 +13,13 @@ from typing import Any
 from loguru import logger
 
 from nanobot.agent.commands import CommandTable
+from nanobot.agent.consolidation import Consolidator, MemorySettings
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.desk import Desk
 from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory_commands import memory_command
 from nanobot.agent.skill_commands import RESERVED, skills_command
 from nanobot.agent.skills import SkillOverride, SkillsLoader
 from nanobot.agent.skills.switches import OffSource, SkillSwitches
@@ -39,15 +43,19 @@ from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
 from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
+from nanobot.core.tool import ToolContext
 from nanobot.providers import registry
 from nanobot.providers.models import Models
+from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.tls import TLS
 from nanobot.safety.commands import CommandRunner
 from nanobot.safety.gate import Gate
 from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
+from nanobot.session.digests import Digests
 from nanobot.session.log import SessionLog
+from nanobot.session.transfer import SessionTransfer
 from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
 from nanobot.store.home import Home
@@ -69,6 +77,8 @@ class App:
     bus: MessageBus
     dispatcher: Dispatcher
     sessions: SessionLog
+    consolidator: Consolidator
+    desk: Desk
     models: Models
     commands: CommandTable
     background: BackgroundProcesses
@@ -142,12 +152,18 @@ async def open_app(
         switches = SkillSwitches(
             home.skills_off, workspace, clock, extra_dirs=config.skills.load.extra_dirs
         )
+        memory = MemoryStore(home, workspace, clock)
         skills = load_skills(config, workspace, home, environ, clock, off=switches.off)
+
+        def noted(context: ToolContext, path: Path) -> None:
+            switches.note_write(context, path)
+            memory.before_write(context, path)
+
         resolver = PathResolver(
             home,
             restrict=config.tools.restrict_to_workspace,
             skills=lambda context: skills.snapshot().readable,
-            noted=switches.note_write,
+            noted=noted,
         )
         runner = CommandRunner(_sandbox(config, environ))
         background = BackgroundProcesses(runner, lasting=lasting)
@@ -181,13 +197,28 @@ async def open_app(
                 model_s=(defaults.model_timeout_s * 1.5 + 30) * (1 + len(defaults.fallback_models)),
             ),
         )
+        digests = Digests(database, clock)
+        consolidator = Consolidator(
+            sessions=sessions,
+            digests=digests,
+            memory=memory,
+            models=models,
+            clock=clock,
+            settings=MemorySettings(
+                window=defaults.memory_window,
+                model=config.agents.memory.model,
+                timeout_s=config.agents.memory.timeout_s,
+            ),
+            active=lasting,
+            offline=OFFLINE,
+        )
         commands = standard_commands(
             sessions=sessions,
             models=models,
             usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,
-            more=(skills_command(skills.snapshot),),
+            more=(memory_command(memory, digests), skills_command(skills.snapshot)),
             further=skills.menu,
         )
         dispatcher = Dispatcher(
@@ -197,6 +228,15 @@ async def open_app(
             clock,
             slots=defaults.max_concurrent_turns,
             queue=QueueMode(defaults.queue),
+            care=consolidator,
+        )
+        desk = Desk(
+            sessions=SessionTransfer(database, clock),
+            digests=digests,
+            memory=memory,
+            consolidator=consolidator,
+            is_busy=lambda key: dispatcher.running_since(key) is not None,
+            home=home,
         )
         app = App(
             home=home,
@@ -205,6 +245,8 @@ async def open_app(
             bus=bus,
             dispatcher=dispatcher,
             sessions=sessions,
+            consolidator=consolidator,
+            desk=desk,
             models=models,
             commands=commands,
             background=background,
@@ -216,6 +258,7 @@ async def open_app(
             yield app
         finally:
             await dispatcher.close()
+            await consolidator.aclose()
             await background.aclose()
             await runner.aclose()
             await models.aclose()
@@ -238,10 +281,12 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
         ask=app.dispatcher.ask,
         status=lambda: _status(app, channels),
         letters=app.letters,
+        desk=app.desk.answer,
     )
     for worker in workers:
         await worker.recover()
     await app.dispatcher.recover()
+    await app.consolidator.start()
     await console.start()
     intakes = {asyncio.create_task(_supervised(channel, app)) for channel in channels.values()}
     intakes.add(asyncio.create_task(_housekeeper(app).run(), name="housekeeping"))
@@ -256,6 +301,7 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
         if intakes:
             await asyncio.wait(intakes)
         await app.dispatcher.close(GRACE_S)
+        await app.consolidator.aclose()
         await asyncio.gather(
             console.close(),
             *(worker.close(0.7) for worker in workers),

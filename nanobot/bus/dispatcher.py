@@ -65,6 +65,24 @@ class Progress(Protocol):
     def ended(self, inbound: InboundMessage) -> None: ...
 
 
+class SessionCare(Protocol):
+    """Looks after sessions between their turns; no turn waits for what it does in ``idle``."""
+
+    async def turn_begins(self) -> None: ...
+
+    def idle(self, session_key: str) -> None: ...
+
+
+class NoCare:
+    """For a dispatcher without a memory."""
+
+    async def turn_begins(self) -> None:
+        """Nothing to do."""
+
+    def idle(self, session_key: str) -> None:
+        """Nothing to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How the handling of an inbound ended, for a client that waits for it.
@@ -145,6 +163,7 @@ class Dispatcher:
         slots: int = 64,
         queue: QueueMode = QueueMode.STEER,
         progress: Callable[[str], Progress | None] = lambda channel: None,
+        care: SessionCare = NoCare(),
     ) -> None:
         self.bus = bus
         self.turns = turns
@@ -152,6 +171,7 @@ class Dispatcher:
         self.clock = clock
         self.queue = queue
         self.progress = progress
+        self.care = care
         self.slots = Slots(slots)
         self._stopping = False
         self._actors: dict[str, _Actor] = {}
@@ -465,6 +485,8 @@ class _Actor:
             finally:
                 self.busy = False
             self._dispatcher.handled()
+            if not self.mailbox:
+                self._dispatcher.care.idle(self.key)
 
     async def _work(self, pending: Pending) -> None:
         """Handle an inbound to its end, or put it back for later; raises StoreError alone."""
@@ -511,6 +533,7 @@ class _Actor:
         dispatcher = self._dispatcher
         inbound = pending.message
         emit = dispatcher.emit_for(inbound)
+        await dispatcher.care.turn_begins()
         task = asyncio.create_task(
             dispatcher.turns.run_turn(inbound, drain=self._drain, emit=emit),
             name=f"turn {inbound.id}",

@@ -35,12 +35,14 @@ class ConsoleServer:
         ask: Ask,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
         letters: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
+        desk: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._home = home
         self._holder = holder
         self._ask = ask
         self._status = status
         self._letters = letters
+        self._desk = desk
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
@@ -101,6 +103,8 @@ class ConsoleServer:
                     writer.write(protocol.line("status", await self._status()))
                 case "letters":
                     writer.write(protocol.line("letters", await self._letters(content)))
+                case "desk":
+                    writer.write(protocol.line("desk", await self._desk(content)))
                 case _:
                     pass  # a stop that came after its turn had ended
             await writer.drain()

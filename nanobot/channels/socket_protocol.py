@@ -1,9 +1,9 @@
 """The lines that a command and the process holding the home exchange over the Unix socket.
 
 Each line is one JSON object with one key that names it. The client opens with ``hello``, the
-server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop``, ``status``
-or ``letters``; the server sends any number of ``event`` and at last ``outcome``, or ``status`` or
-``letters``.
+server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop``, ``status``,
+``letters`` or ``desk`` (memory and sessions); the server sends any number of ``event`` and at last
+``outcome``, or an answer of the same name.
 """
 
 from __future__ import annotations

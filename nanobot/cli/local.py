@@ -96,9 +96,11 @@ class LocalTalk:
                 ask=app.dispatcher.ask,
                 status=app.status,
                 letters=app.letters,
+                desk=app.desk.answer,
             )
             if self._serves_socket:
                 await server.start()
+                await app.consolidator.start()
             self._started.set_result(app)
             await self._leave.wait()
             await server.close()

@@ -99,6 +99,14 @@ class SocketTalk:
             raise GatewayError(f"the {self.holder} answered {name} instead of its letters")
         return content
 
+    def desk(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the holder of the home answers to a request about memory or sessions."""
+        self._send("desk", request)
+        name, content = self._receive()
+        if name != "desk" or not isinstance(content, dict):
+            raise GatewayError(f"the {self.holder} answered {name} instead of its desk")
+        return content
+
     def close(self) -> None:
         """Hang up; twice is once."""
         self._lines.close()

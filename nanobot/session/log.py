@@ -139,11 +139,18 @@ def append_in(
         entries.append(entry)
         if draft.keeps_from is not None:
             connection.execute(
-                "UPDATE session SET live_from = ? WHERE key = ?", (draft.keeps_from, key)
+                "UPDATE session SET live_from = max(live_from, ?) WHERE key = ?",
+                (draft.keeps_from, key),
             )
         if draft.usage is not None:
             record_in(connection, key, [ModelCall(draft.model, draft.provider, draft.usage)], now)
     return tuple(entries)
+
+
+def session_settings(connection: sqlite3.Connection, key: str) -> SessionSettings:
+    """The settings of a session; those of an unknown one are all unset."""
+    row = connection.execute("SELECT settings FROM session WHERE key = ?", (key,)).fetchone()
+    return SessionSettings() if row is None else _settings(row[0])
 
 
 def placed(draft: Draft, seq: int, at: datetime) -> Entry:
