@@ -96,6 +96,7 @@ class Consolidator:
         self._clock = clock
         self._settings = settings
         self._active = active
+        self._turned = False
         self._offline = offline
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
@@ -110,6 +111,12 @@ class Consolidator:
     async def turn_begins(self) -> None:
         """Keep what the owner has made of MEMORY.md by hand, before a turn may change it."""
         await self._memory.notice("owner")
+        self._turned = True
+
+    async def _after_turns(self) -> None:
+        """Keep what turns since the last time have made of it; without one it was the owner."""
+        by, self._turned = "assistant" if self._turned else "owner", False
+        await self._memory.after_turn(by)
 
     def idle(self, session_key: str) -> None:
         """A session has no mail: look after its memory in the background."""
@@ -126,7 +133,7 @@ class Consolidator:
 
     async def start(self) -> None:
         """Take up what former processes left: batches half written, and ``/new``."""
-        await self._memory.after_turn()
+        await self._after_turns()
         for key in await self._digests.behind():
             self.idle(key)
 
@@ -141,6 +148,7 @@ class Consolidator:
             await asyncio.wait(tasks)
         if self._writes:
             await asyncio.wait(self._writes)
+        await self._after_turns()
 
     async def forget(self, key: str) -> None:
         """Leave a session alone that is about to be deleted."""
@@ -170,7 +178,7 @@ class Consolidator:
     async def _look_after(self, key: str) -> None:
         """One run over a session; the supervision point of its task."""
         try:
-            await self._memory.after_turn()
+            await self._after_turns()
             async with self._lock(key), self._slots:
                 await self._digest(key)
         except (StoreError, OSError) as error:

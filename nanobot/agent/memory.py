@@ -94,7 +94,7 @@ class MemoryStore:
         except (OSError, StoreUnavailable) as error:
             raise ToolError(f"MEMORY.md cannot be written now: {error}") from error
 
-    async def after_turn(self) -> None:
+    async def after_turn(self, by: str = "assistant") -> None:
         """Mark what tainted turns have added by file tools, and keep what has changed.
 
         Called at the start as well, for a turn that a crash cut off.
@@ -104,7 +104,7 @@ class MemoryStore:
                 await asyncio.to_thread(self._mark)
         except (OSError, StoreUnavailable) as error:
             logger.error("MEMORY.md cannot be marked: {}", error)
-        await self.notice("assistant")
+        await self.notice(by)
 
     def versions(self) -> tuple[Version, ...]:
         """Every version, the newest last; the last one is the present text, as far as noticed."""

@@ -16,6 +16,8 @@ MARK = "(from untrusted content)"
 LINE_CHARS = 600
 """The longest line that an edit writes."""
 _CLOSE = 0.85
+_OTHERWISE = "Important Notes"
+"""The section of an edit that names none."""
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d+[.)])\s+(?:\[[ xX]\]\s+)?")
 _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*\s*$")
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
@@ -115,8 +117,11 @@ def _apply(lines: list[str], edit: Edit, ending: str) -> None:
             del lines[place]
         return
     new = marked(_clean(edit.new), edit.trust)
-    if place is None or _known(lines, new):
+    if place is None:
         _add(lines, edit.section, new, ending)
+        return
+    if _known((line for other, line in enumerate(lines) if other != place), new):
+        del lines[place]
         return
     bare = lines[place].rstrip("\r")
     bullet = _BULLET.match(bare)
@@ -134,7 +139,7 @@ def _add(lines: list[str], section: str, words: str, ending: str) -> None:
         before = ["" + ending] if lines else []
         if lines and not lines[-1].endswith(ending):
             lines[-1] += ending
-        title = _clean(section) or "Important Notes"
+        title = _clean(section).rstrip(":") or _OTHERWISE
         lines += [*before, f"## {title}{ending}", "" + ending, line, ""]
         return
     start, end = bounds
@@ -153,12 +158,12 @@ def _add(lines: list[str], section: str, words: str, ending: str) -> None:
 
 def _section(lines: Sequence[str], name: str) -> tuple[int, int] | None:
     """From behind the heading to the next one."""
-    wanted = _plain(name) or _plain("Important Notes")
+    wanted = _title(name)
     start = None
     for place, title in _headings(lines):
         if start is not None:
             return start, place
-        if _plain(title) == wanted:
+        if _title(title) == wanted:
             start = place + 1
     return None if start is None else (start, len(lines))
 
@@ -210,6 +215,10 @@ def _plain(line: str) -> str:
     """A line without what does not matter in comparing: bullet, mark, case, spacing, full stop."""
     words = _BULLET.sub("", line.strip()).replace(MARK, "")
     return " ".join(words.split()).rstrip(".;").strip("*_ ").casefold()
+
+
+def _title(name: str) -> str:
+    return _plain(name.lstrip("# ")).rstrip(":") or _plain(_OTHERWISE)
 
 
 def _clean(text: str) -> str:

@@ -39,11 +39,10 @@ def _own(cli: CliContext) -> Iterator[Ask]:
     import asyncio
 
     from nanobot.app import open_app
-    from nanobot.cli.setup import load
-    from nanobot.logs import log_nowhere
+    from nanobot.cli.setup import load, set_up_logs
 
     loaded = load(cli)
-    log_nowhere()
+    set_up_logs(loaded, logs=False)
     opening = open_app(loaded, cli.home, cli.environ, offline_allowed=True, lasting=False)
     with asyncio.Runner() as runner:
         app = runner.run(opening.__aenter__())
