@@ -361,7 +361,8 @@ class Consolidator:
         part, backoff = due.part, self._settings.backoff_s
         bound = logger.bind(session=part.session)
         if state.failures < len(backoff):
-            wait = backoff[state.failures]
+            asked_for = error.after if isinstance(error, RetryLater) else None
+            wait = max(backoff[state.failures], asked_for or 0.0)
             bound.warning("consolidation failed, tried again in {:.0f} s: {}", wait, error)
             until = self._clock() + timedelta(seconds=wait)
             await self._digests.failed(part.session, str(error), until)

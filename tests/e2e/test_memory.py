@@ -142,10 +142,11 @@ def test_no_reply_waits_while_the_digest_hangs_and_stopping_does_no_harm(boat: T
 
     boat.api.inject("quick one", chat_id=OWNER)
     boat.api.wait_for_sent(2, OWNER, timeout=5)
-    boat.api.inject("/status", chat_id=OWNER)
+    boat.api.inject("/stop", chat_id=OWNER)
     boat.api.wait_for_sent(3, OWNER, timeout=5)
 
     assert gateway.terminate() == 0
+    assert boat.texts() == ["reply", "reply", "Nothing is running here."]
     assert memory_of(boat) == (TEMPLATE, "")
     assert failures_of(boat) == 0
     assert len([one for one in boat.model.requests if is_digest(one)]) == 1
