@@ -17,7 +17,7 @@ from nanobot.agent.consolidation import Consolidator, MemorySettings
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.desk import Desk
 from nanobot.agent.images import Pictures
-from nanobot.agent.loop import AgentLoop
+from nanobot.agent.loop import AgentLoop, Profile
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_commands import memory_command
 from nanobot.agent.skill_commands import RESERVED, skills_command
@@ -38,12 +38,18 @@ from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.bus.housekeeping import Housekeeper
 from nanobot.bus.letters import handle_letters
 from nanobot.channels.console import ConsoleServer
+from nanobot.channels.registry import enabled_channels, plugin_channels
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import Config
 from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
 from nanobot.core.tool import ToolContext
+from nanobot.cron.commands import cron_command
+from nanobot.cron.jobs import JobFile
+from nanobot.cron.service import CronService
+from nanobot.cron.tool import Cron
+from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
 from nanobot.providers import registry
 from nanobot.providers.models import Models
 from nanobot.providers.offline import MODEL as OFFLINE
@@ -54,7 +60,7 @@ from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
 from nanobot.session.digests import Digests
-from nanobot.session.log import SessionLog
+from nanobot.session.log import SessionLog, free_for_next
 from nanobot.session.transfer import SessionTransfer
 from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
@@ -83,8 +89,11 @@ class App:
     commands: CommandTable
     background: BackgroundProcesses
     plugins: Plugins
+    cron: CronService
+    heartbeat: HeartbeatService
     tls: TLS
     clock: Clock
+    environ: Mapping[str, str]
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -169,6 +178,14 @@ async def open_app(
         background = BackgroundProcesses(runner, lasting=lasting)
         pictures = Pictures(home)
         redactor = Redactor([*all_secrets(config), *registry.keys_in(environ)])
+        cron = CronService(JobFile(home.cron_jobs), database, bus, clock)
+        heartbeat = HeartbeatService(
+            config.gateway.heartbeat,
+            workspace / "HEARTBEAT.md",
+            bus,
+            clock,
+            lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
+        )
         built_in: tuple[AnyTool, ...] = (
             *default_tools(
                 resolver, runner, background, pictures, exec_timeout=config.tools.exec.timeout
@@ -179,12 +196,28 @@ async def open_app(
                 allow_cidrs=config.tools.web.allow_cidrs,
                 tls=tls,
             ),
-            Message(bus, enabled_channels(config)),
+            Message(bus, enabled_channels(config.channels)),
+            Cron(cron),
         )
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
-        tools = ToolRegistry((*built_in, *plugins.tools), mask=redactor.mask)
+        tools = ToolRegistry(
+            (*built_in, *plugins.tools), mask=redactor.mask, timeout_s=defaults.tool_timeout_s
+        )
+        unattended = tools.without("cron")
         loop = AgentLoop(
+            profiles={
+                "job": Profile(
+                    ContextBuilder(workspace, skills, tools=unattended.names, profile="job"),
+                    unattended,
+                    defaults.max_tool_iterations,
+                ),
+                "heartbeat": Profile(
+                    ContextBuilder(workspace, skills, tools=unattended.names, profile="heartbeat"),
+                    unattended,
+                    defaults.max_tool_iterations,
+                ),
+            },
             sessions=sessions,
             models=models,
             context=ContextBuilder(workspace, skills, tools=tools.names),
@@ -218,7 +251,11 @@ async def open_app(
             usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,
-            more=(memory_command(memory, digests), skills_command(skills.snapshot)),
+            more=(
+                memory_command(memory, digests),
+                skills_command(skills.snapshot),
+                cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
+            ),
             further=skills.menu,
         )
         dispatcher = Dispatcher(
@@ -251,8 +288,11 @@ async def open_app(
             commands=commands,
             background=background,
             plugins=plugins,
+            cron=cron,
+            heartbeat=heartbeat,
             tls=tls,
             clock=clock,
+            environ=environ,
         )
         try:
             yield app
@@ -290,6 +330,8 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
     await console.start()
     intakes = {asyncio.create_task(_supervised(channel, app)) for channel in channels.values()}
     intakes.add(asyncio.create_task(_housekeeper(app).run(), name="housekeeping"))
+    intakes.add(asyncio.create_task(_service("cron", app.cron.run)))
+    intakes.add(asyncio.create_task(_service("heartbeat", app.heartbeat.run)))
     try:
         starting = asyncio.create_task(_announce(channels, ready, app.models.warm_up))
         await stop.wait()
@@ -323,14 +365,16 @@ async def _announce(
     await warm_up()
 
 
-def enabled_channels(config: Config) -> frozenset[str]:
-    """The names of the channels that the gateway serves."""
-    return frozenset({"telegram"} if config.channels.telegram.enabled else ())
-
-
 def build_channels(app: App) -> dict[str, Channel]:
     """The enabled channels by name; raises ConfigError for one that cannot work."""
-    channels: dict[str, Channel] = {}
+    channels = plugin_channels(
+        app.config.channels,
+        intake=app.bus,
+        menu=app.commands.menu(),
+        clock=app.clock,
+        environ=app.environ,
+        home=app.home,
+    )
     telegram = app.config.channels.telegram
     if telegram.enabled:
         from nanobot.channels.telegram.channel import TelegramChannel
@@ -356,13 +400,23 @@ async def _supervised(channel: Channel, app: App) -> None:
         await asyncio.sleep(RESTART_S)
 
 
+async def _service(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Keep a service running; one that fails is started again, never silently gone."""
+    while True:
+        try:
+            await run()
+        except Exception:
+            logger.exception("the {} service failed", name)
+        await asyncio.sleep(RESTART_S)
+
+
 def _housekeeper(app: App) -> Housekeeper:
     """What cleans up behind the gateway, by the settings; it writes to each owner it knows of."""
     config, home = app.config, app.home
     owners = [entry for entry in config.channels.telegram.allow_from if entry.strip().isdecimal()]
 
     async def tell(name: str, text: str) -> None:
-        if "telegram" in enabled_channels(config):
+        if "telegram" in enabled_channels(config.channels):
             # The id of a private chat is that of the person.
             messages = (
                 OutboundMessage("telegram", owner, text, id=f"{name}/{owner}") for owner in owners

@@ -20,7 +20,7 @@ from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.identity import Trust
 from nanobot.core.ports import ChosenModel, Clock
 from nanobot.prompts import render
-from nanobot.session.digests import Batch, Digests, DigestState
+from nanobot.session.digests import Batch, Digests, DigestState, is_service
 from nanobot.session.entries import Entry, EntryKind
 from nanobot.session.log import LiveSession, SessionLog
 from nanobot.session.usage import ModelCall
@@ -248,9 +248,10 @@ class Consolidator:
         """Whether a closer look at the session is worth it; this one reads no message."""
         standing = await self._digests.standing(key)
         room = self._room(standing.model)
+        window = self._settings.window
         return (
-            standing.is_behind
-            or standing.messages > self._settings.window
+            (standing.behind > window if is_service(key) else standing.is_behind)
+            or standing.messages > window
             or (room is not None and standing.characters > room)
         )
 

@@ -55,11 +55,14 @@ class ContextBuilder:
         *,
         tools: Sequence[str] = (),
         file_cap: int = FILE_CAP,
+        profile: str = "chat",
     ) -> None:
+        """``profile`` is the kind of turn these requests are for."""
         self.workspace = workspace
         self._skills = skills
         self._tools = frozenset(tools)
         self._file_cap = file_cap
+        self._profile = profile
         self._held: dict[str, SkillsSnapshot] = {}
         self._files: dict[Path, tuple[tuple[int, int, int], str]] = {}
 
@@ -87,6 +90,8 @@ class ContextBuilder:
                 message_tool="message" in self._tools,
             )
         ]
+        if self._profile != "chat":
+            parts.append(render.profile(self._profile))
         for name in BOOTSTRAP_FILES:
             if text := self._file(self.workspace / name):
                 parts.append(f"## {name}\n\n{text}")

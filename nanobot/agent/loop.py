@@ -72,6 +72,15 @@ BLIND = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How a kind of turn runs: what it is told, its tools and its number of steps."""
+
+    context: ContextBuilder
+    tools: ToolRegistry
+    max_iterations: int
+
+
 class AgentLoop:
     """Runs turns; it keeps nothing of a turn once that is over."""
 
@@ -86,11 +95,13 @@ class AgentLoop:
         pictures: Pictures,
         clock: Clock,
         limits: TurnLimits = TurnLimits(),
+        profiles: Mapping[str, Profile] = {},
     ) -> None:
+        """``profiles`` are those of turns other than a chat's, by name."""
         self._sessions = sessions
         self._models = models
-        self._context = context
-        self._tools = tools
+        self._chat = Profile(context, tools, limits.max_iterations)
+        self._profiles = profiles
         self._spill = spill
         self._pictures = pictures
         self._clock = clock
@@ -105,7 +116,7 @@ class AgentLoop:
         ends: calls left open are closed as interrupted, never run again. Raises ProviderError
         when no model could answer; nothing of that enters the log.
         """
-        skills = self._context.skills_of(inbound.session_key)
+        skills = self._profile(inbound).context.skills_of(inbound.session_key)
         invoked = skill_call(inbound.content, skills)
         if invoked is not None and invoked.command.tool:
             return await self._dispatched(inbound, invoked, skills, emit)
@@ -122,7 +133,7 @@ class AgentLoop:
 
         What the turn's tools left running has ended by then.
         """
-        await self._tools.stopped(inbound.id)
+        await self._profile(inbound).tools.stopped(inbound.id)
         live = await self._sessions.live(inbound.session_key)
         drafts = tuple(
             _tool_draft(inbound, call, render.stopped(), Trust.TRUSTED, ok=False)
@@ -135,6 +146,9 @@ class AgentLoop:
             entries=drafts,
         )
 
+    def _profile(self, inbound: InboundMessage) -> Profile:
+        return self._profiles.get(inbound.profile, self._chat)
+
     async def _dispatched(
         self, inbound: InboundMessage, invoked: SkillCall, skills: SkillsSnapshot, emit: Emit
     ) -> Settlement:
@@ -143,14 +157,15 @@ class AgentLoop:
         The call is in the log before it runs, so that after a crash it is not run again.
         """
         key = inbound.session_key
+        profile = self._profile(inbound)
         live = await self._sessions.live(key)
-        drafts = await self._closed_after_crash(live.entries, inbound)
-        call = invoked.tool_call(inbound.id, self._tools.parameters_of)
+        drafts = await self._closed_after_crash(live.entries, inbound, profile.tools)
+        call = invoked.tool_call(inbound.id, profile.tools.parameters_of)
         entries = [*live.entries, *await self._sessions.append(key, drafts)]
         done = [e for e in entries if e.inbound_id == inbound.id and e.kind is EntryKind.TOOL]
         if not done:
             asked = AssistantMessage("", (call,))
-            said = self._context.user_message(
+            said = profile.context.user_message(
                 *(inbound.content, (), inbound.channel, inbound.chat_id),
                 now=self._clock(),
                 sender=_sender(inbound),
@@ -161,7 +176,7 @@ class AgentLoop:
                     _draft(inbound, EntryKind.USER, said, inbound.trust),
                     _draft(inbound, EntryKind.ASSISTANT, asked, inbound.trust),
                 ],
-                durable=self._tools.effect_of(call.name) is Effect.WRITE,
+                durable=profile.tools.effect_of(call.name) is Effect.WRITE,
             )
             environment = skills.environment if inbound.role is Role.OWNER else {}
             result = await self._run_tool(inbound, call, inbound.trust, environment, emit)
@@ -181,14 +196,15 @@ class AgentLoop:
     async def _open(
         self, inbound: InboundMessage, emit: Emit, skills: SkillsSnapshot, content: str
     ) -> _Turn:
+        profile = self._profile(inbound)
         live = await self._sessions.live(inbound.session_key)
         chosen = self._models.choose(inbound.model or live.settings.model)
-        drafts = await self._closed_after_crash(live.entries, inbound)
+        drafts = await self._closed_after_crash(live.entries, inbound, profile.tools)
         seen = {entry.inbound_id for entry in live.entries if entry.kind is EntryKind.USER}
         history = _folded([*live.entries, *drafts], inbound)
         is_new = inbound.id not in seen or _is_unasked(history, live.entries, inbound)
         attached = await self._attached(inbound) if is_new else Attached()
-        messages = self._context.build_messages(
+        messages = profile.context.build_messages(
             history,
             attached.said_with(content),
             attached.images,
@@ -206,6 +222,7 @@ class AgentLoop:
         appended = await self._sessions.append(inbound.session_key, drafts)
         turn = _Turn(
             inbound=inbound,
+            profile=profile,
             chosen=chosen,
             effort=live.settings.reasoning_effort,
             emit=emit,
@@ -217,13 +234,14 @@ class AgentLoop:
         )
         if inbound.id in seen:
             turn.resume(live.entries)
-        room = (chosen.context_window - chosen.max_tokens) * CHARS_PER_TOKEN
-        if _size(turn.messages) > max(room, 4 * self._limits.result_chars):
-            await self._compact(turn)
+        window = (chosen.context_window - chosen.max_tokens) * CHARS_PER_TOKEN
+        room = max(window, 4 * self._limits.result_chars)
+        if _size(turn.messages) > room:
+            await self._compact(turn, room)
         return turn
 
     async def _closed_after_crash(
-        self, entries: Sequence[Entry], inbound: InboundMessage
+        self, entries: Sequence[Entry], inbound: InboundMessage, tools: ToolRegistry
     ) -> list[Draft]:
         """Results for the calls that were open when a process died; none of them runs again."""
         drafts = []
@@ -231,7 +249,7 @@ class AgentLoop:
             asked_by = next(
                 entry.inbound_id for entry in reversed(entries) if entry.kind is EntryKind.ASSISTANT
             )
-            known = await self._tools.aftermath(call, asked_by)
+            known = await tools.aftermath(call, asked_by)
             text = render.interrupted() if known is None else known
             drafts.append(_tool_draft(inbound, call, text, Trust.TRUSTED, ok=known is not None))
         return drafts
@@ -239,7 +257,7 @@ class AgentLoop:
     async def _steps(self, turn: _Turn, drain: Drain) -> str:
         parts = turn.parts
         asked_again = False
-        for _ in range(self._limits.max_iterations):
+        for _ in range(turn.profile.max_iterations):
             await self._absorb(turn, drain())
             response = await self._ask(turn, ToolChoice.AUTO)
             if response.tool_calls:
@@ -272,7 +290,7 @@ class AgentLoop:
                 await self._nudge(turn, render.ask_again())
                 continue
             return self._conclude(turn, parts, response)
-        await self._nudge(turn, render.limit_reached(self._limits.max_iterations))
+        await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
         response = await self._ask(turn, ToolChoice.NONE)
         await self._pay(turn, response)
         return self._conclude(turn, parts, response)
@@ -296,7 +314,7 @@ class AgentLoop:
         try:
             return await self._call_model(turn, choice)
         except ContextOverflow:
-            if not await self._compact(turn):
+            if not await self._compact(turn, _size(turn.messages)):
                 raise
             return await self._call_model(turn, choice)
 
@@ -313,7 +331,7 @@ class AgentLoop:
             async with asyncio.timeout(self._limits.model_s):
                 response = await chosen.provider.chat(
                     messages,
-                    self._tools.specs(),
+                    turn.profile.tools.specs(),
                     model=chosen.model,
                     max_tokens=chosen.max_tokens,
                     temperature=chosen.temperature,
@@ -336,13 +354,13 @@ class AgentLoop:
     async def _record_calls(self, turn: _Turn, response: LLMResponse) -> None:
         """Log the calls before any runs; synced when one of them may change something."""
         writes = any(
-            self._tools.effect_of(call.name) is Effect.WRITE for call in response.tool_calls
+            turn.profile.tools.effect_of(call.name) is Effect.WRITE for call in response.tool_calls
         )
         await self._append(turn, _assistant_draft(turn, response), durable=writes)
 
     async def _run_calls(self, turn: _Turn, calls: Sequence[ToolCall], drain: Drain) -> None:
         """Run the calls of one step: reads side by side, the rest in order."""
-        groups = self._grouped(calls)
+        groups = _grouped(calls, turn.profile.tools)
         for place, group in enumerate(groups):
             arrivals = drain() if place else ()
             if arrivals:
@@ -365,18 +383,6 @@ class AgentLoop:
             for call, result in zip(group, results, strict=True):
                 await self._record_result(turn, call, result)
 
-    def _grouped(self, calls: Sequence[ToolCall]) -> list[list[ToolCall]]:
-        groups: list[list[ToolCall]] = []
-        reading = False
-        for call in calls:
-            reads = self._tools.effect_of(call.name) is Effect.READ
-            if reads and reading:
-                groups[-1].append(call)
-            else:
-                groups.append([call])
-            reading = reads
-        return groups
-
     async def _run_call(self, turn: _Turn, call: ToolCall) -> ToolResult:
         return await self._run_tool(turn.inbound, call, turn.trust, turn.environment, turn.emit)
 
@@ -388,6 +394,7 @@ class AgentLoop:
         environment: Mapping[str, str],
         emit: Emit,
     ) -> ToolResult:
+        profile = self._profile(inbound)
         context = ToolContext(
             session_key=inbound.session_key,
             inbound_id=inbound.id,
@@ -401,13 +408,13 @@ class AgentLoop:
             origin=inbound.origin,
             profile=inbound.profile,
             attended=inbound.attended,
-            workspace=self._context.workspace,
+            workspace=profile.context.workspace,
             environment=environment,
             emit=emit,
         )
-        emit(ToolStarted(call.id, call.name, self._tools.summary(call)))
+        emit(ToolStarted(call.id, call.name, profile.tools.summary(call)))
         started = time.monotonic()
-        result = await self._tools.execute(call, context)
+        result = await profile.tools.execute(call, context)
         seconds = time.monotonic() - started
         emit(ToolFinished(call.id, call.name, result.ok, seconds))
         logger.bind(session=inbound.session_key, inbound=inbound.id).info(
@@ -444,7 +451,7 @@ class AgentLoop:
                 continue
             turn.seen.add(inbound.id)
             attached = await self._attached(inbound)
-            message = self._context.user_message(
+            message = turn.profile.context.user_message(
                 attached.said_with(inbound.content),
                 attached.images,
                 inbound.channel,
@@ -471,14 +478,14 @@ class AgentLoop:
         turn.entries.extend(appended)
         turn.messages.extend(draft.message for draft in drafts if draft.message is not None)
 
-    async def _compact(self, turn: _Turn) -> bool:
+    async def _compact(self, turn: _Turn, room: int) -> bool:
         """Leave older conversation out of what the model sees; False when there is none.
 
-        What is kept begins with a person's message and is at most half as long. The log keeps
-        everything; the entry appended says where the model's view begins.
+        What is kept begins with a person's message and is at most half of ``room`` characters
+        long. The log keeps everything; the entry appended says where the model's view begins.
         """
         sizes = [0 if entry.message is None else _size([entry.message]) for entry in turn.entries]
-        allowed = sum(sizes) // 2
+        allowed = min(sum(sizes), room) // 2
         start = kept = 0
         for place in range(len(sizes) - 1, -1, -1):
             kept += sizes[place]
@@ -506,6 +513,7 @@ class _Turn:
     """The state of one running turn; ``run_turn``'s task is its only owner."""
 
     inbound: InboundMessage
+    profile: Profile
     chosen: ChosenModel
     effort: str | None
     emit: Emit
@@ -589,6 +597,19 @@ def _last_words(entry: Entry) -> str:
     if isinstance(message, AssistantMessage) and not message.tool_calls:
         return message.content
     return ""
+
+
+def _grouped(calls: Sequence[ToolCall], tools: ToolRegistry) -> list[list[ToolCall]]:
+    groups: list[list[ToolCall]] = []
+    reading = False
+    for call in calls:
+        reads = tools.effect_of(call.name) is Effect.READ
+        if reads and reading:
+            groups[-1].append(call)
+        else:
+            groups.append([call])
+        reading = reads
+    return groups
 
 
 def _words(text: str) -> str:

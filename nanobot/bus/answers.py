@@ -67,7 +67,7 @@ def reply(inbound: InboundMessage, text: str, *, kind: str = "answer") -> Outbou
     return OutboundMessage(
         rule.channel or inbound.channel,
         rule.chat_id or inbound.chat_id,
-        text,
+        f"{rule.note}\n\n{text}" if rule.note else text,
         reply_to=inbound.message_id if inbound.is_group and not elsewhere else None,
         id=f"{inbound.id}/{kind}",
         thread_id=rule.thread_id if elsewhere else inbound.thread_id,

@@ -259,6 +259,16 @@ class Dispatcher:
         finally:
             del self._watchers[inbound.id]
 
+    async def settled(self, inbound_id: str) -> str:
+        """Wait until an inbound that was just posted is settled; its answer, or what went wrong."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._watchers[inbound_id] = (ignore, future)
+        try:
+            outcome = await future
+        finally:
+            del self._watchers[inbound_id]
+        return outcome.answer if outcome.error is None else f"It failed: {outcome.error}"
+
     async def _withdraw(self, inbound: InboundMessage) -> None:
         """Close an inbound whose client is gone: stop its turn, or take it out of the queue."""
         actor = self._actors.get(inbound.session_key)
@@ -649,6 +659,8 @@ class _Actor:
 
 
 def _may_steer(message: InboundMessage, running: InboundMessage) -> bool:
+    if message.origin in (Origin.CRON, Origin.HEARTBEAT):
+        return False  # each run is answered by itself
     return (
         message.principal == running.principal
         and message.profile == running.profile

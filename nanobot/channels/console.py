@@ -19,9 +19,16 @@ from nanobot.core.events import Emit, Event
 from nanobot.core.identity import Role
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, new_id
 from nanobot.store.home import Home
+from nanobot.store.sockets import short_name
 
 Ask = Callable[[InboundMessage, Emit], Awaitable[Outcome]]
 _END = b""
+
+HELLO_S = 10.0
+"""How long a client that has connected may say nothing."""
+
+ALIVE_S = 5.0
+"""How often a client that waits for an answer is told that there still is somebody."""
 
 
 class ConsoleServer:
@@ -52,9 +59,10 @@ class ConsoleServer:
         self._home.socket.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(
-                self._accept, path=self._home.socket, limit=protocol.LINE_LIMIT
-            )
+            with short_name(self._home.socket) as name:
+                self._server = await asyncio.start_unix_server(
+                    self._accept, path=name, limit=protocol.LINE_LIMIT
+                )
         finally:
             os.umask(mask)
 
@@ -77,6 +85,8 @@ class ConsoleServer:
             await self._serve(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             logger.debug("a client hung up")
+        except TimeoutError:
+            logger.debug("a client said nothing and was hung up on")
         except ValueError as error:
             logger.warning("a client sent what cannot be read: {}", error)
         finally:
@@ -84,7 +94,9 @@ class ConsoleServer:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if refusal := self._refusal(writer, await reader.readline()):
+        async with asyncio.timeout(HELLO_S):
+            hello = await reader.readline()
+        if refusal := self._refusal(writer, hello):
             logger.warning("a client was refused: {}", refusal)
             writer.write(protocol.line("refused", refusal))
             await writer.drain()
@@ -104,7 +116,8 @@ class ConsoleServer:
                 case "letters":
                     writer.write(protocol.line("letters", await self._letters(content)))
                 case "desk":
-                    writer.write(protocol.line("desk", await self._desk(content)))
+                    answer = await _saying_alive(self._desk(content), writer)
+                    writer.write(protocol.line("desk", answer))
                 case _:
                     pass  # a stop that came after its turn had ended
             await writer.drain()
@@ -142,6 +155,7 @@ class ConsoleServer:
                 writer.write(protocol.event_line(event))
 
         asking = asyncio.ensure_future(self._ask(inbound, emit))
+        living = asyncio.ensure_future(_say_alive(writer))
         try:
             while not asking.done():
                 listening = asyncio.ensure_future(reader.readline())
@@ -158,8 +172,31 @@ class ConsoleServer:
             asking.cancel()
             await asyncio.wait({asking})
             raise
+        finally:
+            living.cancel()
+            await asyncio.wait({living})
         outcome = Outcome(error=TurnStopped("stopped")) if asking.cancelled() else asking.result()
         writer.write(protocol.reply_line(reply_of(outcome)))
+
+
+async def _saying_alive(
+    answer: Awaitable[Mapping[str, Any]], writer: asyncio.StreamWriter
+) -> Mapping[str, Any]:
+    """What may take minutes, with the client told that somebody works on it."""
+    living = asyncio.ensure_future(_say_alive(writer))
+    try:
+        return await answer
+    finally:
+        living.cancel()
+        await asyncio.wait({living})
+
+
+async def _say_alive(writer: asyncio.StreamWriter) -> None:
+    """Tell a waiting client apart from a process that is frozen; a client skips these lines."""
+    while True:
+        await asyncio.sleep(ALIVE_S)
+        if writer.transport.get_write_buffer_size() < protocol.LINE_LIMIT:
+            writer.write(protocol.line("alive", True))
 
 
 def inbound_of(question: protocol.Question) -> InboundMessage:

@@ -13,6 +13,7 @@ from nanobot.cli.bus_cmd import bus_app
 from nanobot.cli.channels_cmd import channels_app
 from nanobot.cli.config_cmd import config_app
 from nanobot.cli.context import CliContext
+from nanobot.cli.cron_cmd import cron_app
 from nanobot.cli.exits import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
@@ -45,6 +46,7 @@ app.command()(status)
 app.add_typer(bus_app, name="bus")
 app.add_typer(channels_app, name="channels")
 app.add_typer(config_app, name="config")
+app.add_typer(cron_app, name="cron")
 app.add_typer(memory_app, name="memory")
 app.add_typer(sessions_app, name="sessions")
 app.add_typer(skills_app, name="skills")

@@ -14,8 +14,12 @@ from nanobot.channels.socket_protocol import Question, Reply
 from nanobot.core.errors import GatewayError
 from nanobot.core.events import Event
 from nanobot.store.home import Home
+from nanobot.store.sockets import short_name
 
 CONNECT_S = 5.0
+
+SILENCE_S = 30.0
+"""After so long without a line the other side is given up; it says more often that it lives."""
 
 
 class Talk(Protocol):
@@ -40,7 +44,8 @@ class SocketTalk:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(CONNECT_S)
         try:
-            connection.connect(str(home.socket))
+            with short_name(home.socket) as name:
+                connection.connect(name)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
             connection.close()
             return None
@@ -62,7 +67,7 @@ class SocketTalk:
             talk.close()
             raise
         talk.holder = f"{content['holder']} (pid {content['pid']})"
-        connection.settimeout(None)
+        connection.settimeout(SILENCE_S)
         return talk
 
     def ask(self, question: Question, show: Callable[[Event], None]) -> Reply:
@@ -102,7 +107,9 @@ class SocketTalk:
     def desk(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the holder of the home answers to a request about memory or sessions."""
         self._send("desk", request)
-        name, content = self._receive()
+        name = "alive"
+        while name == "alive":
+            name, content = self._receive()
         if name != "desk" or not isinstance(content, dict):
             raise GatewayError(f"the {self.holder} answered {name} instead of its desk")
         return content

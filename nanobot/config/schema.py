@@ -13,6 +13,7 @@ from datetime import time
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -75,11 +76,13 @@ def _as_text(value: object) -> object:
     return value
 
 
-def _address_of(*schemes: str) -> Callable[[str], str]:
+def address_of(*schemes: str) -> Callable[[str], str]:
+    """A check of absolute URLs with these schemes; it raises ValueError for anything else."""
     pattern = re.compile(rf"({'|'.join(schemes)})://[^\s/?#]+\S*", re.IGNORECASE)
 
     def check(value: str) -> str:
-        if not pattern.fullmatch(value):
+        parts = urlsplit(value)  # raises ValueError itself, as .port does
+        if not pattern.fullmatch(value) or not parts.hostname or parts.port == 0:
             raise ValueError("not an address")
         return value
 
@@ -153,12 +156,12 @@ SecretText: TypeAlias = Annotated[SecretStr, BeforeValidator(_as_text)]
 OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_empty_is_unset)]
 Identity: TypeAlias = Annotated[str, BeforeValidator(_as_text), Expected("text or a whole number")]
 OptionalAddress: TypeAlias = Annotated[
-    Annotated[str, AfterValidator(_address_of("https?"))] | None,
+    Annotated[str, AfterValidator(address_of("https?"))] | None,
     BeforeValidator(_empty_is_unset),
     Expected("an http:// or https:// address"),
 ]
 OptionalProxy: TypeAlias = Annotated[
-    Annotated[str, AfterValidator(_address_of("https?", "socks[45]h?"))] | None,
+    Annotated[str, AfterValidator(address_of("https?", "socks[45]h?"))] | None,
     BeforeValidator(_empty_is_unset),
     Expected("an http://, https:// or socks5:// address"),
 ]
@@ -375,6 +378,15 @@ class TelegramConfig(Section):
     )
     streaming: bool = Field(
         default=True, description="Show an answer while it is written, by editing one message."
+    )
+    timeout_s: Whole = Field(
+        default=20, ge=1, le=45, description="Longest wait for the Bot API to answer a call."
+    )
+    poll_timeout_s: Whole = Field(
+        default=50,
+        ge=1,
+        le=50,
+        description="How long a poll waits for messages; less where a proxy cuts idle connections.",
     )
 
 

@@ -48,7 +48,8 @@ class AnswerRule:
     ``reply`` goes to ``channel``/``chat_id``/``thread_id`` (the inbound's own when empty);
     ``reply_unless_silent`` the same, unless the answer is only the heartbeat's token; ``report``
     posts it as an inbound of ``session``; ``terminal`` hands it to the waiting client, and an
-    inbound whose client is gone is closed as interrupted; ``nothing`` only records it.
+    inbound whose client is gone is closed as interrupted; ``nothing`` only records it. ``note``
+    stands before what is replied.
     """
 
     kind: AnswerKind = AnswerKind.REPLY
@@ -56,6 +57,7 @@ class AnswerRule:
     chat_id: str = ""
     thread_id: str | None = None
     session: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,17 @@ def one_line(text: str, limit: int = 200) -> str:
     return line if len(line) <= limit else line[: max(limit - 1, 0)] + "…"
 
 
+def printable(text: str) -> str:
+    """``text`` with whatever a terminal would obey or hide written out, such as ``\\x1b``.
+
+    For words of strangers on a terminal; line feeds and tabs stay.
+    """
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
 def head_and_tail(text: str, limit: int, note: str) -> str:
     """``text`` cut in its middle to about ``limit`` characters, with ``note`` at the cut.
 

@@ -69,6 +69,9 @@ class ToolOutput:
     delivered: str = ""
 
 
+DEFAULT_TIMEOUT_S = 60.0
+"""The limit of a tool that names none; ``agents.defaults.toolTimeoutS`` sets another."""
+
 ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
 
 
@@ -84,7 +87,7 @@ class Tool(ABC, Generic[ArgumentsT]):
     description: ClassVar[str]
     effect: ClassVar[Effect]
     arguments: ClassVar[type[ToolArguments]]
-    timeout_s: ClassVar[float | None] = 60.0
+    timeout_s: ClassVar[float | None] = DEFAULT_TIMEOUT_S
 
     @abstractmethod
     async def run(self, args: ArgumentsT, context: ToolContext) -> ToolOutput: ...

@@ -39,6 +39,16 @@ def skills(summary: str) -> str:
     return _render("skills", summary=summary)
 
 
+def profile(name: str) -> str:
+    """What is different in a turn that no person began: ``job``, ``heartbeat``, ``subagent``."""
+    return _render(f"profile_{name}")
+
+
+def heartbeat_task(text: str, path: Path) -> str:
+    """The message of a heartbeat's turn: all of HEARTBEAT.md."""
+    return _render("heartbeat_task", text=text.strip(), path=path)
+
+
 def skill_command(*, command: str, skill: str, folder: Path, body: str, arguments: str) -> str:
     """A skill's body as the model gets it when somebody types its command."""
     return _render(

@@ -33,12 +33,14 @@ class DigestState:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A rough measure of a session: whether entries have left the view undigested, and its view.
+    """A rough measure of a session.
 
-    ``model`` is the one chosen for the session, None for the usual one.
+    Whether entries have left the view undigested, how many messages are among them, and what is
+    in view. ``model`` is the one chosen for the session, None for the usual one.
     """
 
     is_behind: bool
+    behind: int
     messages: int
     characters: int
     model: str | None
@@ -63,6 +65,11 @@ class Batch:
     keeps_from: int | None = None
 
 
+def is_service(key: str) -> bool:
+    """Whether a session is a service's own, which no person ends."""
+    return key == "heartbeat" or key.startswith(("cron:", "subagent:"))
+
+
 class Digests:
     """The cursors and batches of all sessions."""
 
@@ -79,8 +86,9 @@ class Digests:
 
         def read(connection: sqlite3.Connection) -> Standing:
             state = _state(connection, key)
-            (is_behind,) = connection.execute(
-                "SELECT EXISTS (SELECT 1 FROM log WHERE session = ? AND seq > ? AND seq < ?)",
+            gone, behind = connection.execute(
+                "SELECT count(*), coalesce(sum(kind IN ('user', 'assistant')), 0) FROM log "
+                "WHERE session = ? AND seq > ? AND seq < ?",
                 (key, state.upto, state.live_from),
             ).fetchone()
             messages, characters = connection.execute(
@@ -89,12 +97,15 @@ class Digests:
                 (key, state.live_from),
             ).fetchone()
             model = session_settings(connection, key).model
-            return Standing(bool(is_behind), messages, characters, model)
+            return Standing(bool(gone), behind, messages, characters, model)
 
         return await self._database.read(read)
 
     async def behind(self) -> tuple[str, ...]:
-        """The sessions with a batch half written, or entries out of view and not digested."""
+        """The sessions with a batch half written, or entries out of view and not digested.
+
+        Those of services are not among the latter: what leaves their view is left to gather.
+        """
 
         def read(connection: sqlite3.Connection) -> tuple[str, ...]:
             rows = connection.execute(
@@ -103,7 +114,9 @@ class Digests:
                 "WHERE live_from > coalesce(upto, 0) AND EXISTS (SELECT 1 FROM log "
                 "WHERE log.session = key AND seq > coalesce(upto, 0) AND seq < live_from)"
             )
-            return tuple(key for (key,) in rows)
+            halves = "SELECT session FROM digest_batch WHERE is_written = 0"
+            half = {key for (key,) in connection.execute(halves)}
+            return tuple(key for (key,) in rows if key in half or not is_service(key))
 
         return await self._database.read(read)
 

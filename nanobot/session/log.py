@@ -153,6 +153,26 @@ def session_settings(connection: sqlite3.Connection, key: str) -> SessionSetting
     return SessionSettings() if row is None else _settings(row[0])
 
 
+def free_for_next(connection: sqlite3.Connection, key: str, kept: int) -> bool:
+    """Whether nothing waits or runs in a session; if so its live part is cut to ``kept`` turns.
+
+    For sessions that no person ends, so that they stay bounded.
+    """
+    if connection.execute(
+        "SELECT 1 FROM inbox WHERE session = ? AND state = 'pending'", (key,)
+    ).fetchone():
+        return False
+    row = connection.execute(
+        "SELECT seq FROM log WHERE session = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",
+        (key, EntryKind.USER.value, kept - 1),
+    ).fetchone()
+    if row is not None:
+        connection.execute(
+            "UPDATE session SET live_from = max(live_from, ?) WHERE key = ?", (row[0], key)
+        )
+    return True
+
+
 def placed(draft: Draft, seq: int, at: datetime) -> Entry:
     """The entry that a draft becomes at its place in the log."""
     return Entry(

@@ -89,7 +89,31 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX usage_session ON usage (session);
     """,
-    # 3: how far each session is digested into HISTORY.md, and each batch of its paragraphs
+    # 3: jobs' run state and run records, and the chat the owner last wrote in
+    """
+    CREATE TABLE job_state (
+        job         TEXT PRIMARY KEY,
+        schedule    TEXT NOT NULL,
+        due         REAL,
+        last_due    REAL
+    ) WITHOUT ROWID;
+
+    CREATE TABLE job_run (
+        id          TEXT PRIMARY KEY,
+        job         TEXT NOT NULL,
+        due         REAL NOT NULL,
+        started_at  REAL NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX job_run_job ON job_run (job, started_at);
+
+    CREATE TABLE last_chat (
+        one         INTEGER PRIMARY KEY CHECK (one = 1),
+        channel     TEXT NOT NULL,
+        chat_id     TEXT NOT NULL,
+        thread_id   TEXT
+    );
+    """,
+    # 4: how far each session is digested into HISTORY.md, and each batch of its paragraphs
     """
     CREATE TABLE digest (
         session     TEXT PRIMARY KEY,

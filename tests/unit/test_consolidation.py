@@ -281,6 +281,19 @@ async def test_sessions_of_services_are_bounded_as_well(bench: Bench) -> None:
     assert len((await bench.sessions.live("cron:backup")).entries) == 11
 
 
+async def test_what_leaves_the_view_of_a_service_gathers_first(bench: Bench) -> None:
+    for number in range(7):
+        await bench.turn(number, key="heartbeat")
+        if number == 6:
+            answers(bench, saves("Six beats."))
+        await bench.reset("heartbeat")
+        await bench.settled("heartbeat")
+
+    assert len(bench.model.requests) == 1
+    assert "Six beats." in bench.history
+    assert await bench.digests.behind() == ()
+
+
 async def test_a_parked_message_is_not_shown_again(bench: Bench) -> None:
     await bench.turn(0, words="poison")
     await bench.sessions.append(

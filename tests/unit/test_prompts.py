@@ -79,6 +79,9 @@ def test_the_prompts_are_as_reviewed() -> None:
         ),
         "turn header": header,
         **notes,
+        "profile, job": render.profile("job"),
+        "profile, heartbeat": render.profile("heartbeat"),
+        "heartbeat task": render.heartbeat_task("- [ ] mail\n", Path("/w/HEARTBEAT.md")),
     }
 
     shown = "".join(f"=== {name}\n{text}\n\n" for name, text in sections.items())
