@@ -29,7 +29,7 @@ KEEP = 10
 """Messages that stay in the model's view at least."""
 BACKOFF_S = (60.0, 900.0)
 """Waits after the first failures; the one after the last archives the raw words."""
-DISK_RETRY_S = 60.0
+DISK_RETRY_S = 600.0
 AT_ONCE = 2
 """Sessions digested at the same time."""
 PART_CHARS = 40_000
@@ -39,6 +39,8 @@ MARK_CHARS = 1500
 CHARS_PER_TOKEN = 3
 """A cautious guess, as the loop's."""
 ANSWER_TOKENS = 4000
+MEMORY_CHARS = 20_000
+"""Characters of MEMORY.md that are shown: as much as conversations see of it."""
 _PAGE = 200
 
 
@@ -333,7 +335,7 @@ class Consolidator:
     ) -> Digest:
         edits = not part.has_guest
         system = render.consolidation(
-            memory=await asyncio.to_thread(self._memory.read) if edits else "",
+            memory=(await asyncio.to_thread(self._memory.read))[:MEMORY_CHARS] if edits else "",
             edits=edits,
             guest=part.has_guest,
             tainted=trust is Trust.UNTRUSTED,

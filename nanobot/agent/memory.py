@@ -47,18 +47,19 @@ class MemoryStore:
         self._clock = clock
         self._lock = threading.RLock()
         self._seen: tuple[int, int, int, int] | None = None
+        self._tool_wrote = False
         # What MEMORY.md was before a tainted turn wrote it; on disk, so that the mark outlives us.
         self._before_taint = self._versions_dir / "before-taint.md"
 
     @property
     def memory_file(self) -> Path:
-        """The real path of MEMORY.md; raises StoreUnavailable when it is not in the workspace."""
-        return self._inside("MEMORY.md")
+        """The real path of MEMORY.md, wherever a link leads."""
+        return self._real("MEMORY.md")
 
     @property
     def history_file(self) -> Path:
-        """The real path of HISTORY.md; raises as ``memory_file`` does."""
-        return self._inside("HISTORY.md")
+        """The real path of HISTORY.md, wherever a link leads."""
+        return self._real("HISTORY.md")
 
     def read(self) -> str:
         """The text of MEMORY.md; "" when there is none."""
@@ -87,7 +88,8 @@ class MemoryStore:
             if path != self.memory_file:
                 return
             with self._lock:
-                self._keep("owner")
+                self._keep("assistant" if self._tool_wrote else "owner")
+                self._tool_wrote = True
                 if context.trust is Trust.UNTRUSTED and not self._before_taint.exists():
                     self._versions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
                     write_atomic(self._before_taint, self._bytes(path))
@@ -104,7 +106,8 @@ class MemoryStore:
                 await asyncio.to_thread(self._mark)
         except (OSError, StoreUnavailable) as error:
             logger.error("MEMORY.md cannot be marked: {}", error)
-        await self.notice(by)
+        await self.notice("assistant" if self._tool_wrote else by)
+        self._tool_wrote = False
 
     def versions(self) -> tuple[Version, ...]:
         """Every version, the newest last; the last one is the present text, as far as noticed."""
@@ -184,7 +187,7 @@ class MemoryStore:
         write_atomic(self._versions_dir / f"{number:06d}-{stamp}-{by}.md", data)
 
     def _change(self, change: Callable[[str], str], by: str) -> bool:
-        path = self.memory_file
+        path = self._to_write("MEMORY.md")
         for _ in range(_TRIES):
             with alone_with_files(), self._lock:
                 self._keep("owner")
@@ -216,12 +219,12 @@ class MemoryStore:
             self._keep("owner")
             data = text.encode("utf-8", "surrogateescape")
             if data != self._bytes(self.memory_file):
-                write_atomic(self.memory_file, data, mode=-1)
+                write_atomic(self._to_write("MEMORY.md"), data, mode=-1)
                 self._keep("restore")
         return True
 
     def _append(self, block: str, place: int) -> None:
-        path = self.history_file
+        path = self._to_write("HISTORY.md")
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
         descriptor = os.open(
@@ -237,10 +240,16 @@ class MemoryStore:
         if is_new:
             sync_directory(path.parent)
 
-    def _inside(self, name: str) -> Path:
-        workspace = os.path.realpath(self._workspace)
-        path = Path(os.path.realpath(self._workspace / "memory" / name))
-        if Path(workspace) not in path.parents:
+    def _real(self, name: str) -> Path:
+        return Path(os.path.realpath(self._workspace / "memory" / name))
+
+    def _to_write(self, name: str) -> Path:
+        """The real path, if nanobot may write there; raises StoreUnavailable otherwise.
+
+        A link that a command made must not carry a conversation's words into another file.
+        """
+        path = self._real(name)
+        if Path(os.path.realpath(self._workspace)) not in path.parents:
             raise StoreUnavailable(
                 f"memory/{name} leads out of the workspace, to {path}: put the file itself there, "
                 "or move the whole workspace (agents.defaults.workspace)"

@@ -132,6 +132,7 @@ async def test_edits_of_tools_and_of_consolidation_at_once_are_all_there(
         for number in range(count):
             tasks.create_task(by_tool(number))
             tasks.create_task(memory.apply([add(f"digest {number}")]))
+    await memory.after_turn()
 
     lines = set(memory.read().splitlines())
     wanted = {f"- {who} {number}" for who in ("tool", "digest") for number in range(count)}
@@ -186,6 +187,27 @@ async def test_a_link_out_of_the_workspace_is_refused(
     await memory.notice("owner")
 
     assert target.read_text() == "export A=1\n"
+
+
+async def test_other_files_are_no_concern_of_it(home: Home, memory: MemoryStore) -> None:
+    memory.memory_file.unlink()
+    (home.default_workspace / "memory" / "MEMORY.md").symlink_to("/nowhere/at/all")
+    other = home.default_workspace / "notes.md"
+
+    memory.before_write(tool_turn(home.default_workspace), other)
+
+    assert memory.versions() == ()
+
+
+async def test_two_edits_of_one_turn_are_both_the_assistants(
+    home: Home, memory: MemoryStore
+) -> None:
+    await memory.notice("owner")
+    await edit_by_tool(home, memory, "- Tea", "- Milk")
+    await edit_by_tool(home, memory, "- Milk", "- Cream")
+    await memory.after_turn()
+
+    assert [by for _, by, _ in kept(memory)] == ["owner", "assistant", "assistant"]
 
 
 async def test_a_tool_does_not_write_what_cannot_be_kept(home: Home, memory: MemoryStore) -> None:
