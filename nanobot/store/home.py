@@ -58,6 +58,10 @@ class Home:
         return self.root / "spill"
 
     @property
+    def memory_versions(self) -> Path:
+        return self.root / "memory-versions"
+
+    @property
     def pairing_file(self) -> Path:
         return self.root / "pairing.json"
 
