@@ -1,0 +1,173 @@
+"""What a search found as a page: excerpts, best first, each with its date and source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+
+from nanobot.core.identity import Trust
+from nanobot.core.text import fence, one_line
+from nanobot.session.recall.search import Hit, Passage
+
+HISTORY_NAME = "HISTORY.md"
+_WITH_NEIGHBOURS = 3
+"""Of so many excerpts the messages before and behind are shown at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Passages that follow each other in one source, the oldest first.
+
+    ``hits`` are the ids of those that were found for themselves; ``source`` is ``HISTORY.md`` or
+    the session's key; ``guest``: somebody else than the owner took part.
+    """
+
+    passages: tuple[Passage, ...]
+    hits: frozenset[int]
+    score: float
+
+    @property
+    def source(self) -> str:
+        first = self.passages[0]
+        return HISTORY_NAME if first.is_history else first.session
+
+    @property
+    def at(self) -> datetime | None:
+        return self.passages[0].at
+
+    @property
+    def guest(self) -> bool:
+        return any(passage.guest for passage in self.passages)
+
+    @property
+    def trust(self) -> Trust:
+        """Untrusted where a passage is; what somebody else said is untrusted for the owner."""
+        doubtful = any(passage.untrusted for passage in self.passages)
+        return Trust.UNTRUSTED if doubtful else Trust.TRUSTED
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The excerpts that fit, best first, and how many passages found are not among them."""
+
+    excerpts: tuple[Excerpt, ...]
+    left_out: int
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An excerpt in the making."""
+
+    passages: list[Passage]
+    hits: set[int]
+    score: float
+    closed: bool = False
+    ids: set[int] = field(default_factory=set)
+
+
+def compose(hits: Sequence[Hit], *, tokens: int, limit: int) -> Page:
+    """Fill ``tokens`` with the best of at most ``limit`` hits, neighbours joined to one excerpt."""
+    drafts: list[_Draft] = []
+    shown: set[int] = set()
+    room = float(tokens)
+    count = 0
+    for place, hit in enumerate(hits):
+        if count >= limit or room < 20:
+            break
+        passage = hit.passage
+        if passage.id in shown:
+            _mark(drafts, passage.id)
+            count += 1
+            continue
+        wanted = [passage]
+        if place < _WITH_NEIGHBOURS:
+            wanted = [one for one in (hit.before, passage, hit.after) if one is not None]
+            if _cost(wanted) > min(room, tokens / 8):
+                wanted = [passage]
+        wanted = [one for one in wanted if one.id not in shown]
+        draft = next((one for one in drafts if _joins(one, hit)), None)
+        cost = _cost(wanted) + (0 if draft else _HEAD)
+        if cost > room:
+            continue
+        if draft is None:
+            draft = _Draft([], set(), hit.score)
+            drafts.append(draft)
+        draft.passages += wanted
+        draft.ids.update(one.id for one in wanted)
+        draft.hits.add(passage.id)
+        shown.update(one.id for one in wanted)
+        room -= cost
+        count += 1
+    excerpts = tuple(
+        Excerpt(
+            tuple(sorted(one.passages, key=lambda p: (p.seq, p.part))),
+            frozenset(one.hits),
+            one.score,
+        )
+        for one in drafts
+    )
+    return Page(excerpts, len(hits) - count)
+
+
+_HEAD = 14
+
+
+def _mark(drafts: Iterable[_Draft], id_: int) -> None:
+    for draft in drafts:
+        if id_ in draft.ids:
+            draft.hits.add(id_)
+
+
+def _joins(draft: _Draft, hit: Hit) -> bool:
+    """Whether a hit follows, or comes right before, what an excerpt shows."""
+    beside = {one.id for one in (hit.before, hit.after) if one is not None}
+    return not beside.isdisjoint(draft.ids)
+
+
+def _cost(passages: Iterable[Passage]) -> float:
+    return sum(token_estimate(one.text) + 3 for one in passages)
+
+
+def token_estimate(text: str) -> float:
+    """Tokens of a text, offline: a quarter of one an ASCII character, one any other."""
+    if text.isascii():
+        return len(text) / 4
+    wide = sum(character > "\u007f" for character in text)
+    return (len(text) - wide) / 4 + wide
+
+
+def page_text(page: Page, *, zone: tzinfo | None, fenced: bool = True) -> str:
+    """The page for a model; what is not trusted stands between marks (when ``fenced``)."""
+    blocks = [_excerpt_text(excerpt, zone, fenced) for excerpt in page.excerpts]
+    return "\n\n".join(blocks)
+
+
+def _excerpt_text(excerpt: Excerpt, zone: tzinfo | None, fenced: bool) -> str:
+    head = heading(excerpt, zone)
+    body = excerpt_body(excerpt)
+    if fenced and excerpt.trust is Trust.UNTRUSTED:
+        return fence(body, source=head)
+    return f"[{head}] {body}"
+
+
+def heading(excerpt: Excerpt, zone: tzinfo | None) -> str:
+    """Date, time and source of an excerpt in a line."""
+    when = f"{excerpt.at.astimezone(zone):%Y-%m-%d %H:%M} " if excerpt.at else ""
+    guest = ", a guest's" if excerpt.guest else ""
+    return f"{when}{one_line(excerpt.source, 120)}{guest}"
+
+
+def excerpt_body(excerpt: Excerpt) -> str:
+    """The words of an excerpt, each message under its speaker."""
+    lines: list[str] = []
+    last: Passage | None = None
+    for passage in excerpt.passages:
+        same = last is not None and (last.session, last.seq) == (passage.session, passage.seq)
+        if same or not passage.speaker:
+            lines.append(passage.text)
+        else:
+            lines.append(f"{passage.name or passage.speaker}: {passage.text}")
+        last = passage
+    return "\n".join(lines)
+
