@@ -38,6 +38,18 @@ IRREGULAR: dict[str, str] = {
 }
 """Each irregular form to the word it belongs to."""
 
+WHOLE = frozenset(
+    """
+    business witness harness fitness station nation mission ration passion fashion cushion
+    department apartment element document cement moment comment garment climate private chocolate
+    family ugly italy july reply supply apply news during morning evening something nothing
+    anything everything wedding building meeting ceiling clothing seed need feed speed weed bleed
+    red bed hundred sacred naked wicked this his gas bus thus yes lens always series species
+    physics mathematics politics economics athletics christmas texas paris wales
+    """.split()
+)
+"""Words that only look inflected or derived."""
+
 STOP_WORDS = frozenset(
     """
 a about above after again all also am an and any anyone anything are as at be because been before

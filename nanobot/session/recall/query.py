@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
@@ -17,13 +17,21 @@ MOST_CONCEPTS = 24
 """Concepts of a question that are searched, the rarest: a pasted page is no question."""
 _LONGEST_QUERY = 4000
 _MOST_VARIANTS = 24
+_OF_ONESELF = 0.3
+_ONESELF = ("i", "my", "me", "we", "our", "ich", "mein", "wir")
 _SYNONYM = 0.45
 _INFLECTED = 0.8
 _BEGINNING = 0.6
 _WEAK_PAIR = 0.4
 _STEM_STOPS = frozenset(stem(word) for word in STOP_WORDS)
-_FIRST_PERSON = frozenset("i me my mine we us our ours ich mir mein wir uns unser".split())
+FIRST_PERSON = frozenset("i me my mine myself we us our ours im ive ich mir mich mein meine wir uns unser".split())
+_ADDRESSED = frozenset("you your yours du dir dein tu vous te ustedes".split())
 _NEWEST = frozenset("now current currently latest newest recent recently last still".split())
+_FIGURES = re.compile(
+    r"\bhow (?:many|much|long|old|far|often|big|high|tall)\b|\bwieviele?\b|\bwie (?:viele?|lange)\b"
+    r"|\bcombien\b|\bcuant[oa]s?\b|多少|几[个個天次]|いくら|いくつ|何[回個人時]"
+)
+_TIME = re.compile(r"\bwhen\b|\bwhat (?:date|day|time|year|month)\b|\bwann\b|\bquand\b|什么时候|いつ")
 _WEAK = frozenset("的了吗呢吧啊是在有和与跟把被给对就都也还那这我你他她它はがをにのでともかへ")
 _STOP_RUN = re.compile(
     "|".join(sorted((w for w in UNSPACED_STOP if len(w) > 1), key=len, reverse=True))
@@ -47,7 +55,8 @@ _SYNONYMS = _neighbours()
 class Concept:
     """One thing a question speaks of: the terms that stand for it and how well each does.
 
-    ``weight`` is its rarity (inverse document frequency) by how much such a word says at all.
+    Each counts by its rarity (inverse document frequency) and by how much such a word says at
+    all; ``weight`` is the most that one of them counts.
     """
 
     variants: Mapping[str, float]
@@ -58,7 +67,9 @@ class Concept:
 class Question:
     """A query as it is searched; ``match`` is an FTS5 expression, "" when no term is indexed.
 
-    ``about_asker``: it speaks of the one who asks; ``wants_newest``: of how things are now.
+    ``about_asker``: it speaks of the one who asks; ``about_assistant``: of what was answered;
+    ``wants_newest``: of how things are now; ``wants_figures``, ``wants_time``: it asks how many, or
+    when.
     """
 
     concepts: tuple[Concept, ...]
@@ -67,7 +78,10 @@ class Question:
     passages: int
     average: float
     about_asker: bool
+    about_assistant: bool
     wants_newest: bool
+    wants_figures: bool
+    wants_time: bool
     zone: tzinfo | None
 
 
@@ -84,31 +98,49 @@ def read_question(connection: sqlite3.Connection, query: str, now: datetime) -> 
         match=_match(connection, found, passages),
         passages=passages,
         average=max(int(facts["terms"]) / passages, 1.0),
-        about_asker=not _FIRST_PERSON.isdisjoint(words),
+        about_asker=not FIRST_PERSON.isdisjoint(words),
+        about_assistant=not _ADDRESSED.isdisjoint(words),
         wants_newest=not _NEWEST.isdisjoint(words),
+        wants_figures=_FIGURES.search(query.casefold()) is not None,
+        wants_time=_TIME.search(query.casefold()) is not None,
         zone=now.tzinfo,
     )
 
 
 def _concepts(
-    connection: sqlite3.Connection, words: Iterable[str], passages: int
+    connection: sqlite3.Connection, words: Sequence[str], passages: int
 ) -> tuple[Concept, ...]:
     said = _content_terms(words)
     found: list[Concept] = []
-    for term, share in said.items():
-        variants = _variants(connection, term)
+    wanted = [(term, share, _variants(connection, term)) for term, share in said.items()]
+    if not FIRST_PERSON.isdisjoint(words):
+        # What people say of themselves they say so.
+        wanted.append(("i", _OF_ONESELF, dict.fromkeys(_ONESELF, 1.0)))
+    for term, share, variants in wanted:
         counts = _frequencies(connection, variants)
         present = {one: weight for one, weight in variants.items() if one in counts}
         if not present:
             continue
-        # A word that was never said is as rare as the commonest of what may stand for it.
-        frequency = counts.get(term) or max(counts.values())
-        rarity = math.log(1 + (passages - frequency + 0.5) / (frequency + 0.5))
-        found.append(Concept(present, rarity * share))
+        found.append(_concept(present, counts, term, share, passages))
     if len(found) > MOST_CONCEPTS:
         floor = sorted((one.weight for one in found), reverse=True)[MOST_CONCEPTS - 1]
         found = [one for one in found if one.weight >= floor][:MOST_CONCEPTS]
     return tuple(found)
+
+
+def _concept(
+    present: Mapping[str, float], counts: Mapping[str, int], term: str, share: float, passages: int
+) -> Concept:
+    """A concept of ``term``: what stands for it counts no more than the term itself would."""
+
+    def rarity(frequency: int) -> float:
+        return math.log(1 + (passages - frequency + 0.5) / (frequency + 0.5))
+
+    most = rarity(counts[term]) if term in counts else rarity(1)
+    amounts = {
+        one: share * weight * min(most, rarity(counts[one])) for one, weight in present.items()
+    }
+    return Concept(amounts, max(amounts.values()))
 
 
 def _content_terms(words: Iterable[str]) -> dict[str, float]:
@@ -155,9 +187,9 @@ def _variants(connection: sqlite3.Connection, term: str) -> dict[str, float]:
         for longer in _beginning(connection, term, term + "\U0010ffff", _MOST_VARIANTS):
             near = len(longer) - len(term) <= 3
             variants.setdefault(longer, _INFLECTED if near else _BEGINNING)
-        for length in range(max(len(term) - 3, 4), len(term)):
-            variants.setdefault(term[:length], _BEGINNING if term.isalpha() else 0.0)
-    return {one: weight for one, weight in variants.items() if weight}
+        for length in range(max(len(term) - 2, 5), len(term)):
+            variants.setdefault(term[:length], _BEGINNING)
+    return variants
 
 
 def _beginning(connection: sqlite3.Connection, start: str, end: str, most: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +23,26 @@ _TOGETHER_S = 6 * 3600.0
 """Messages of one session further apart than this are of two conversations."""
 
 _K1, _B = 1.2, 0.75
+_NAMED = re.compile(r"([A-Z][^\W\d_]{1,20}(?: [A-Z][^\W\d_]{1,20})?): ")
+"""How transcripts name who speaks."""
+_BY, _BY_ONE = 0.5, 1.3
+"""That somebody said it is no mention of them, but what they said is rather about them."""
+_OF_ONESELF, _OF_THE_ANSWER = 1.5, 1.15
+"""People tell of themselves in their own messages, not in the answers to them."""
 _NEXT, _SECOND = 0.4, 0.2
 """What a neighbour says counts so much for a passage, the next and the one after it."""
+_FIGURE = re.compile(
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|dozen|half|twice|hundred|"
+    r"thousand|couple|second|third|once)\b|[一二三四五六七八九十百千万两]",
+    re.IGNORECASE,
+)
+_MOMENT = re.compile(
+    r"\d|\b(?:yesterday|today|tomorrow|tonight|morning|evening|ago|since|last|next|week(?:end)?|"
+    r"month|year|(?:mon|tues|wednes|thurs|fri|satur|sun)day|"
+    r"january|february|march|april|may|june|july|august|september|october|november|december)\b"
+    r"|[昨今明去]|[年月日周週]",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +137,14 @@ def _candidates(
             f"WHERE words MATCH ? AND {allowed} ORDER BY words.rank LIMIT {CANDIDATES}",
             (question.match, *values),
         )
+        if question.about_asker:
+            # Long answers, which repeat the words of their subject, would take all the places.
+            rows += connection.execute(
+                f"SELECT {_COLUMNS} FROM words JOIN passage ON passage.id = words.rowid "
+                f"WHERE words MATCH ? AND speaker = 'user' AND {allowed} "
+                f"ORDER BY words.rank LIMIT {CANDIDATES // 2}",
+                (question.match, *values),
+            )
     for span in question.spans:
         first = datetime.combine(span.first, time(), question.zone).timestamp()
         rows += connection.execute(
@@ -147,21 +174,35 @@ def _passage(row: Sequence[object]) -> Passage:
 
 def _said(passage: Passage, question: Question) -> tuple[float, ...]:
     """How much a passage says of each concept (BM25), nearness included."""
-    found = terms(f"{passage.name} {passage.text}")
+    speaker, words = _speaker(passage)
+    by = frozenset(terms(speaker))
+    found = terms(words)
     counts = Counter(found)
     length = 1 - _B + _B * len(found) / question.average
     said: list[float] = []
+    is_by_one = False
     for concept in question.concepts:
         best = 0.0
         for term, weight in concept.variants.items():
             if count := counts.get(term, 0):
                 best = max(best, weight * count * (_K1 + 1) / (count + _K1 * length))
-        said.append(best * concept.weight)
+            if term in by:
+                is_by_one = True
+                best = max(best, weight * _BY)
+        said.append(best)
     for place in range(len(question.concepts) - 1):
         if said[place] and said[place + 1] and _are_near(found, question, place):
             said[place] *= 1.2
             said[place + 1] *= 1.2
-    return tuple(said)
+    return tuple(amount * _BY_ONE for amount in said) if is_by_one else tuple(said)
+
+
+def _speaker(passage: Passage) -> tuple[str, str]:
+    """The name under which a passage was said, where one is known, and its words."""
+    named = _NAMED.match(passage.text)
+    if named is None:
+        return passage.name, passage.text
+    return f"{passage.name} {named[1]}", passage.text[named.end() :]
 
 
 def _are_near(found: Sequence[str], question: Question, place: int) -> bool:
@@ -292,8 +333,14 @@ def _manner(passage: Passage, question: Question) -> float:
     factor = 1.0
     if passage.text.rstrip().endswith(("?", "？")) and len(passage.text) < 200:
         factor *= 0.85
-    if passage.speaker == "user" and question.about_asker:
-        factor *= 1.1
+    if question.about_asker and not question.about_assistant and passage.speaker == "user":
+        factor *= _OF_ONESELF
+    if question.about_assistant and passage.speaker == "assistant":
+        factor *= _OF_THE_ANSWER
+    if question.wants_figures and _FIGURE.search(passage.text):
+        factor *= 1.15
+    if question.wants_time and _MOMENT.search(passage.text):
+        factor *= 1.15
     return factor
 
 

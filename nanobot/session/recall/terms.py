@@ -6,7 +6,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from nanobot.session.recall.lexicon import IRREGULAR
+from nanobot.session.recall.lexicon import IRREGULAR, WHOLE
 
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
@@ -95,7 +95,7 @@ def stem(word: str) -> str:
     known = IRREGULAR.get(word)
     if known is not None:
         word = known
-    if len(word) < 4 or not word.isalpha() or not word.isascii():
+    if word in WHOLE or len(word) < 4 or not word.isalpha() or not word.isascii():
         return word[:_LONGEST]
     word = _without_plural(word[:_LONGEST])
     word = _without_tense(word)
