@@ -110,9 +110,7 @@ def share(asked: Iterable[Asked], answer: Callable[[str], str], count: Count) ->
     found: list[list[float]] = []
     for question in asked:
         shown = _first_tokens(answer(question.text), count)
-        found.append(
-            [mean(_holds(text, one) for one in question.evidence) for text in shown]
-        )
+        found.append([mean(_holds(text, one) for one in question.evidence) for text in shown])
     return Share(tuple(mean(column) for column in zip(*found, strict=True)), len(found))
 
 

@@ -24,6 +24,7 @@ from nanobot.agent.standard_commands import standard_commands
 from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.message import Message
 from nanobot.agent.tools.plugins import Plugins, load_plugins
+from nanobot.agent.tools.recall import RecallTool
 from nanobot.agent.tools.registry import AnyTool, ToolRegistry, default_tools
 from nanobot.agent.tools.web import web_tools
 from nanobot.agent.turn import TurnLimits
@@ -48,6 +49,8 @@ from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
 from nanobot.session.log import SessionLog
+from nanobot.session.recall.index import Sources
+from nanobot.session.recall.recall import Recall
 from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
 from nanobot.store.home import Home
@@ -75,6 +78,7 @@ class App:
     plugins: Plugins
     tls: TLS
     clock: Clock
+    recall: Recall
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -164,6 +168,7 @@ async def open_app(
                 tls=tls,
             ),
             Message(bus, enabled_channels(config)),
+            RecallTool(recall := Recall(recall_sources(home, workspace), clock), sessions),
         )
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
@@ -211,6 +216,7 @@ async def open_app(
             plugins=plugins,
             tls=tls,
             clock=clock,
+            recall=recall,
         )
         try:
             yield app
@@ -245,6 +251,7 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
     await console.start()
     intakes = {asyncio.create_task(_supervised(channel, app)) for channel in channels.values()}
     intakes.add(asyncio.create_task(_housekeeper(app).run(), name="housekeeping"))
+    intakes.add(asyncio.create_task(app.recall.keep_up(), name="search index"))
     try:
         starting = asyncio.create_task(_announce(channels, ready, app.models.warm_up))
         await stop.wait()
@@ -352,6 +359,11 @@ async def _status(app: App, channels: Mapping[str, Channel]) -> dict[str, Any]:
             for name, state in states.items()
         ],
     }
+
+
+def recall_sources(home: Home, workspace: Path) -> Sources:
+    """What ``recall`` and ``nanobot memory search`` search, and where its index is."""
+    return Sources(home.recall_index, home.database, workspace / "memory" / "HISTORY.md")
 
 
 def load_skills(

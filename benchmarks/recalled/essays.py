@@ -9,42 +9,96 @@ from benchmarks.recalled.world import Asked, Said, World
 
 # (a request in which a fact is let fall, its topic, the question)
 ASIDES = (
-    ("Can you suggest routes for my commute? By the way, it takes me 45 minutes each way by tram.",
-     "commute", "How long is my daily commute to work?"),
-    ("I need tips to keep basil alive. I started my herb garden on the balcony three weeks ago.",
-     "plants", "When did I begin growing herbs?"),
-    ("Which lens suits portraits? I shoot with a Fujinon body that my sister handed down to me.",
-     "photography", "From whom did I get my camera?"),
-    ("Help me plan meals. I've been a pescatarian since my honeymoon in Crete.",
-     "cooking", "Since when have I not eaten meat?"),
-    ("How do I clean suede? My sneakers got ruined at the Harborlight festival on Saturday.",
-     "cleaning", "Which concert event damaged my shoes?"),
-    ("Explain index funds. I've put 6,400 into the blue-chip fund of Larkspur so far.",
-     "investing", "How much money have I invested with Larkspur?"),
-    ("What's a good warm-up? I just joined the rowing club at Eastmere, we train at dawn.",
-     "fitness", "Which sports club have I become a member of?"),
-    ("Ideas for a toast, please. My cousin Rafael marries at the vineyard in Ostrava in June.",
-     "speeches", "Where is the wedding of my relative going to be?"),
-    ("Recommend podcasts for long drives. I picked up the used Tavria last Friday, 38,000 km on it.",
-     "podcasts", "What mileage did my car have when I bought it?"),
-    ("How do I train recall? Our spaniel Biscuit was adopted from the Brookfield shelter.",
-     "dogs", "What breed is my dog and where is he from?"),
-    ("Compare project tools. At Nimbrel I lead a team of five since the reorganisation.",
-     "productivity", "How many people report to me?"),
-    ("Give me a study plan. I have to hand in the thesis on coastal erosion by mid November.",
-     "studying", "What is the subject of my dissertation?"),
-    ("What can I do against jet lag? I came back from Wellington only two days ago.",
-     "sleep", "Which city did I return from after a long flight?"),
-    ("Which vitamins help nails? I stopped biting mine with the bitter polish from Corvia.",
-     "health", "What helped me to give up the habit of chewing my fingernails?"),
-    ("How should I store film? I found twelve undeveloped rolls in my grandfather's desk.",
-     "archiving", "What did I discover among my granddad's things?"),
-    ("Suggest a board game for four. We got tired of Granary Kings after the Christmas holidays.",
-     "games", "Which game do we not want to play any more?"),
-    ("How do I ask for a raise? My salary has been 52,000 since I moved to the audit department.",
-     "career", "What do I earn, and in which part of the company?"),
-    ("Tell me how to fix a dripping tap; the landlord, Mr Oduya, never answers his phone.",
-     "repairs", "What is the name of the person we rent from?"),
+    (
+        "Can you suggest routes for my commute? By the way, it takes me 45 minutes by tram.",
+        "commute",
+        "How long is my daily commute to work?",
+    ),
+    (
+        "I need tips to keep basil alive. I started my herb garden on the balcony three weeks ago.",
+        "plants",
+        "When did I begin growing herbs?",
+    ),
+    (
+        "Which lens suits portraits? I shoot with a Fujinon body that my sister handed down to me.",
+        "photography",
+        "From whom did I get my camera?",
+    ),
+    (
+        "Help me plan meals. I've been a pescatarian since my honeymoon in Crete.",
+        "cooking",
+        "Since when have I not eaten meat?",
+    ),
+    (
+        "How do I clean suede? My sneakers got ruined at the Harborlight festival on Saturday.",
+        "cleaning",
+        "Which concert event damaged my shoes?",
+    ),
+    (
+        "Explain index funds. I've put 6,400 into the blue-chip fund of Larkspur so far.",
+        "investing",
+        "How much money have I invested with Larkspur?",
+    ),
+    (
+        "What's a good warm-up? I just joined the rowing club at Eastmere, we train at dawn.",
+        "fitness",
+        "Which sports club have I become a member of?",
+    ),
+    (
+        "Ideas for a toast, please. My cousin Rafael marries at the vineyard in Ostrava in June.",
+        "speeches",
+        "Where is the wedding of my relative going to be?",
+    ),
+    (
+        "Recommend podcasts for long drives. I picked up the Tavria last Friday, 38,000 km on it.",
+        "podcasts",
+        "What mileage did my car have when I bought it?",
+    ),
+    (
+        "How do I train recall? Our spaniel Biscuit was adopted from the Brookfield shelter.",
+        "dogs",
+        "What breed is my dog and where is he from?",
+    ),
+    (
+        "Compare project tools. At Nimbrel I lead a team of five since the reorganisation.",
+        "productivity",
+        "How many people report to me?",
+    ),
+    (
+        "Give me a study plan. I have to hand in the thesis on coastal erosion by mid November.",
+        "studying",
+        "What is the subject of my dissertation?",
+    ),
+    (
+        "What can I do against jet lag? I came back from Wellington only two days ago.",
+        "sleep",
+        "Which city did I return from after a long flight?",
+    ),
+    (
+        "Which vitamins help nails? I stopped biting mine with the bitter polish from Corvia.",
+        "health",
+        "What helped me to give up the habit of chewing my fingernails?",
+    ),
+    (
+        "How should I store film? I found twelve undeveloped rolls in my grandfather's desk.",
+        "archiving",
+        "What did I discover among my granddad's things?",
+    ),
+    (
+        "Suggest a board game for four. We got tired of Granary Kings after the holidays.",
+        "games",
+        "Which game do we not want to play any more?",
+    ),
+    (
+        "How do I ask for a raise? My salary has been 52,000 since I moved to audit.",
+        "career",
+        "What do I earn, and in which part of the company?",
+    ),
+    (
+        "Tell me how to fix a dripping tap; the landlord, Mr Oduya, never answers his phone.",
+        "repairs",
+        "What is the name of the person we rent from?",
+    ),
 )
 OPENINGS = (
     "Can you give me advice on {topic}?",
@@ -54,11 +108,12 @@ OPENINGS = (
     "Which books on {topic} are worth my time?",
     "Write a short introduction to {topic}.",
 )
-TOPICS = (
+_TOPICS = (
     "commute plants photography cooking cleaning investing fitness speeches podcasts dogs "
     "productivity studying sleep health archiving games career repairs camping chess astronomy "
     "budgeting knitting history languages cycling coffee insulation negotiation painting"
-).split()
+)
+TOPICS = _TOPICS.split()
 SENTENCES = (
     "When it comes to {topic}, starting small is usually the better choice.",
     "Many people who work on {topic} find that a fixed time of the day helps.",

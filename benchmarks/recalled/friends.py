@@ -149,9 +149,7 @@ def generate(size: int, questions: int, seed: int = 11) -> World:
                 other = pair[1 - pair.index(name)]
                 place = chance.randrange(1, len(lines))
                 lines[place:place] = [(name, words), (other, reaction)]
-                asked.append(
-                    Asked(question.format(name=name), "friends", (f"{name}: {words}",))
-                )
+                asked.append(Asked(question.format(name=name), "friends", (f"{name}: {words}",)))
             told = told[share:]
             for step, (name, words) in enumerate(lines):
                 speaker = "user" if name == pair[0] else "assistant"

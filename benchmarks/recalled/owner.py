@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 from benchmarks.recalled.world import Asked, Said, World
 
-PEOPLE = "Anna Boris Chiara Daniel Elif Farid Greta Hiro Ines Jonas Katja Luca Mei Nora".split()
-CITIES = "Lisbon Kraków Ghent Turin Leeds Porto Aarhus Graz Split Tallinn Nantes Bergen".split()
-BRANDS = "Velmar Oskine Tandor Breva Kolfin Mirago Sundal Pexton Ardent Quillo".split()
-ROOMS = "kitchen bathroom attic cellar garage study hallway nursery".split()
-MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
+_PEOPLE = "Anna Boris Chiara Daniel Elif Farid Greta Hiro Ines Jonas Katja Luca Mei Nora"
+_CITIES = "Lisbon Kraków Ghent Turin Leeds Porto Aarhus Graz Split Tallinn Nantes Bergen"
+_BRANDS = "Velmar Oskine Tandor Breva Kolfin Mirago Sundal Pexton Ardent Quillo"
+_ROOMS = "kitchen bathroom attic cellar garage study hallway nursery"
+_MONTHS = "January February March April May June July August September October November December"
+PEOPLE, CITIES, BRANDS, ROOMS, MONTHS = (
+    names.split() for names in (_PEOPLE, _CITIES, _BRANDS, _ROOMS, _MONTHS)
+)
 
 # (what is said, what is answered, the question asked later, kind)
 FACTS = (
@@ -86,7 +87,7 @@ FACTS = (
     ),
     (
         "The landlord wants to raise the rent from {month}, {n}0 more a month.",
-        "By law he must announce it three months ahead; his letter came late, so it is not valid yet.",
+        "By law he must announce it three months ahead; his letter came late, so it does not hold.",
         "What did the owner of our flat want to increase in {month}?",
         "temporal",
     ),
@@ -128,16 +129,44 @@ FACTS = (
     ),
 )
 CHINESE = (
-    ("我把备用钥匙放在{room}的蓝色盒子里了。", "好的，记住了：蓝色盒子。", "备用钥匙在哪里？{room}"),
-    ("{person}下个月要去{city}出差，住在河边的酒店。", "需要我订票吗？", "{person}出差住在什么地方？"),
-    ("医生说我不能吃海鲜，因为{brand}过敏测试是阳性。", "以后菜单里不放海鲜。", "{brand}测试之后我不能吃什么？"),
+    (
+        "我把备用钥匙放在{room}的蓝色盒子里了。",
+        "好的，记住了：蓝色盒子。",
+        "备用钥匙在哪里？{room}",
+    ),
+    (
+        "{person}下个月要去{city}出差，住在河边的酒店。",
+        "需要我订票吗？",
+        "{person}出差住在什么地方？",
+    ),
+    (
+        "医生说我不能吃海鲜，因为{brand}过敏测试是阳性。",
+        "以后菜单里不放海鲜。",
+        "{brand}测试之后我不能吃什么？",
+    ),
     ("我们决定不买{brand}的空调，太吵了。", "明白，改选静音的那款。", "为什么没有买{brand}空调？"),
 )
 JAPANESE = (
-    ("{person}さんの猫の名前はタマです。", "かわいい名前ですね。", "{person}さんの猫の名前は何ですか？"),
-    ("来月の会議は{city}の支社で行うことになりました。", "予定に入れました。", "{city}で何を行いますか？"),
-    ("{brand}の契約は解約しました。料金が高すぎたので。", "了解しました。", "なぜ{brand}を解約したのですか？"),
-    ("パスポートは{room}の引き出しにしまいました。", "覚えておきます。", "{room}に何をしまいましたか？"),
+    (
+        "{person}さんの猫の名前はタマです。",
+        "かわいい名前ですね。",
+        "{person}さんの猫の名前は何ですか？",
+    ),
+    (
+        "来月の会議は{city}の支社で行うことになりました。",
+        "予定に入れました。",
+        "{city}で何を行いますか？",
+    ),
+    (
+        "{brand}の契約は解約しました。料金が高すぎたので。",
+        "了解しました。",
+        "なぜ{brand}を解約したのですか？",
+    ),
+    (
+        "パスポートは{room}の引き出しにしまいました。",
+        "覚えておきます。",
+        "{room}に何をしまいましたか？",
+    ),
 )
 CHAT = (
     ("What's the weather in {city} tomorrow?", "Mild, some rain in the afternoon."),
@@ -177,9 +206,7 @@ def generate(size: int, questions: int, seed: int = 7) -> World:
         at += span / turns * chance.uniform(0.5, 1.5)
         if left == 0:
             left = chance.randint(2, 9)
-            session = chance.choice(
-                ("telegram:42", "cli:direct", "telegram:-100:7", f"cli:{turn}")
-            )
+            session = chance.choice(("telegram:42", "cli:direct", "telegram:-100:7", f"cli:{turn}"))
         left -= 1
         facts = _slots(chance)
         if turn in spots:

@@ -21,6 +21,7 @@ from nanobot.cli.exits import (
     EXIT_USAGE,
 )
 from nanobot.cli.gateway_cmd import gateway
+from nanobot.cli.memory_cmd import memory_app
 from nanobot.cli.onboard_cmd import onboard
 from nanobot.cli.skills_cmd import skills_app
 from nanobot.cli.status_cmd import status
@@ -43,6 +44,7 @@ app.command()(status)
 app.add_typer(bus_app, name="bus")
 app.add_typer(channels_app, name="channels")
 app.add_typer(config_app, name="config")
+app.add_typer(memory_app, name="memory")
 app.add_typer(skills_app, name="skills")
 
 

@@ -20,8 +20,9 @@ MONTHS = (
 _MONTH = {name: number for number, names in enumerate(MONTHS, start=1) for name in names}
 _NAMES = "|".join(sorted(_MONTH, key=len, reverse=True))
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_NUMERALS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 _NUMBERS = {
-    **{word: n for n, word in enumerate("one two three four five six seven eight".split(), 1)},
+    **{word: n for n, word in enumerate(_NUMERALS, 1)},
     **{word: n for n, word in enumerate("一二三四五六七八", 1)},
     **{"a": 1, "an": 1, "couple": 2, "few": 3, "两": 2, "兩": 2, "几": 3},
 }
@@ -144,10 +145,10 @@ def _weekday(match: re.Match[str], today: date, query: str) -> Span:
 
 
 _UNITS = {
-    **{word: "day" for word in ("day", "days", "天", "日")},
-    **{word: "week" for word in ("week", "weeks", "周", "週", "星期", "个星期", "週間", "個星期")},
-    **{word: "month" for word in ("month", "months", "个月", "個月", "か月", "ヶ月", "カ月")},
-    **{word: "year" for word in ("year", "years", "年")},
+    **dict.fromkeys(("day", "days", "天", "日"), "day"),
+    **dict.fromkeys(("week", "weeks", "周", "週", "星期", "个星期", "週間", "個星期"), "week"),
+    **dict.fromkeys(("month", "months", "个月", "個月", "か月", "ヶ月", "カ月"), "month"),
+    **dict.fromkeys(("year", "years", "年"), "year"),
 }
 _RELATIVES = {
     **dict.fromkeys(("today", "今天", "今日", "heute", "오늘"), (0, "day")),
@@ -155,7 +156,8 @@ _RELATIVES = {
     **dict.fromkeys(("前天", "一昨日", "vorgestern"), (2, "day")),
     **dict.fromkeys(("thisweek", "这周", "本周", "這週", "今週", "这个星期"), (0, "week")),
     **dict.fromkeys(
-        ("lastweek", "上周", "上週", "先週", "上个星期", "上星期", "letztewoche", "지난주"), (1, "week")
+        ("lastweek", "上周", "上週", "先週", "上个星期", "上星期", "letztewoche", "지난주"),
+        (1, "week"),
     ),
     **dict.fromkeys(("thismonth", "这个月", "本月", "這個月", "今月"), (0, "month")),
     **dict.fromkeys(
@@ -186,9 +188,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
         _day_and_month,
     ),
     (
-        re.compile(
-            rf"\b(?P<m>{_NAMES})\.? +(?P<d>\d\d?)(?:st|nd|rd|th)?\b(?:,? +(?P<y>{_YEAR}))?"
-        ),
+        re.compile(rf"\b(?P<m>{_NAMES})\.? +(?P<d>\d\d?)(?:st|nd|rd|th)?\b(?:,? +(?P<y>{_YEAR}))?"),
         _day_and_month,
     ),
     (re.compile(rf"(?:(?P<y>{_YEAR})年)?(?P<m>\d\d?)月(?P<d>\d\d?)[日号號]"), _day_and_month),
@@ -203,8 +203,9 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
     ),
     (
         re.compile(
-            rf"(?P<n>\d{{1,3}}|\b(?:{'|'.join(w for w in _NUMBERS if w.isascii())})|[一二三四五六七八两兩几])"
-            r"\s*(?:of +)?(?P<u>days?|weeks?|months?|years?|[个個]?星期|[个個かヶカ]月|週間|[天日周週年])"
+            rf"(?P<n>\d{{1,3}}|\b(?:{'|'.join(w for w in _NUMBERS if w.isascii())})"
+            r"|[一二三四五六七八两兩几])\s*(?:of +)?"
+            r"(?P<u>days?|weeks?|months?|years?|[个個]?星期|[个個かヶカ]月|週間|[天日周週年])"
             r"\s*(?:ago|before|earlier|前|之前|以前)"
         ),
         _ago,

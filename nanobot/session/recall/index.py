@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from loguru import logger
 
@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 VERSION = 1
 """Raised with every change of the tables or of what ``terms`` makes of a text."""
+UNTRUSTED_MARK = "(from untrusted content)"
+"""What the paragraphs of HISTORY.md carry that were learnt from outside."""
 HISTORY = ""
 """The session under which HISTORY.md's paragraphs stand: no session has this key."""
 
@@ -348,12 +350,11 @@ def _is_whole(connection: sqlite3.Connection) -> bool:
     return bool(passages == words)
 
 
-def _fact(connection: sqlite3.Connection, name: str) -> int | str:
+def _fact(connection: sqlite3.Connection, name: str) -> Any:
     row = connection.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
     if row is None:
         raise sqlite3.DatabaseError(f"the fact {name} is missing")
-    value: int | str = row[0]
-    return value
+    return row[0]
 
 
 def _set_fact(connection: sqlite3.Connection, name: str, value: int | str) -> None:
@@ -409,9 +410,7 @@ def _leave_out_deleted(connection: sqlite3.Connection, state: sqlite3.Connection
         ).fetchone()
         _forget(connection, session, first)
         if first is not None:
-            connection.execute(
-                "INSERT INTO known VALUES (?, ?)", (session, present.get(session))
-            )
+            connection.execute("INSERT INTO known VALUES (?, ?)", (session, present.get(session)))
     _set_fact(connection, "sessions", len(present))
 
 
@@ -444,14 +443,9 @@ def _remove_passages(connection: sqlite3.Connection, ids: Iterable[int]) -> None
 def _add_paragraph(connection: sqlite3.Connection, paragraph: Paragraph) -> None:
     at = paragraph.at.timestamp() if paragraph.at else None
     for part, piece in enumerate(pieces(paragraph.text)):
-        untrusted = is_marked_untrusted(paragraph.text)
+        untrusted = UNTRUSTED_MARK in paragraph.text
         values = (HISTORY, 0, part, paragraph.digest, "", "", at, untrusted, False, "", piece)
         _add(connection, values)
-
-
-def is_marked_untrusted(paragraph: str) -> bool:
-    """Whether an entry of HISTORY.md says that it was learnt from untrusted content."""
-    return "untrusted" in paragraph[:400].casefold()
 
 
 def _add_entry(connection: sqlite3.Connection, row: Sequence[object]) -> None:

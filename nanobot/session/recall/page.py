@@ -11,8 +11,9 @@ from nanobot.core.text import fence, one_line
 from nanobot.session.recall.search import Hit, Passage
 
 HISTORY_NAME = "HISTORY.md"
-_WITH_NEIGHBOURS = 3
-"""Of so many excerpts the messages before and behind are shown at once."""
+_WITH_NEIGHBOURS = 2
+_NEIGHBOURLY = 80
+"""The first hits are shown with the messages beside them, where these have so few tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +21,13 @@ class Excerpt:
     """Passages that follow each other in one source, the oldest first.
 
     ``hits`` are the ids of those that were found for themselves; ``source`` is ``HISTORY.md`` or
-    the session's key; ``guest``: somebody else than the owner took part.
+    the session's key; ``guest``: somebody else than the owner, who asks, took part.
     """
 
     passages: tuple[Passage, ...]
     hits: frozenset[int]
     score: float
+    guest: bool
 
     @property
     def source(self) -> str:
@@ -37,13 +39,9 @@ class Excerpt:
         return self.passages[0].at
 
     @property
-    def guest(self) -> bool:
-        return any(passage.guest for passage in self.passages)
-
-    @property
     def trust(self) -> Trust:
-        """Untrusted where a passage is; what somebody else said is untrusted for the owner."""
-        doubtful = any(passage.untrusted for passage in self.passages)
+        """Untrusted where a passage is, and what somebody else said is for the owner."""
+        doubtful = self.guest or any(passage.untrusted for passage in self.passages)
         return Trust.UNTRUSTED if doubtful else Trust.TRUSTED
 
 
@@ -66,7 +64,7 @@ class _Draft:
     ids: set[int] = field(default_factory=set)
 
 
-def compose(hits: Sequence[Hit], *, tokens: int, limit: int) -> Page:
+def compose(hits: Sequence[Hit], *, tokens: int, limit: int, for_owner: bool = True) -> Page:
     """Fill ``tokens`` with the best of at most ``limit`` hits, neighbours joined to one excerpt."""
     drafts: list[_Draft] = []
     shown: set[int] = set()
@@ -82,9 +80,8 @@ def compose(hits: Sequence[Hit], *, tokens: int, limit: int) -> Page:
             continue
         wanted = [passage]
         if place < _WITH_NEIGHBOURS:
-            wanted = [one for one in (hit.before, passage, hit.after) if one is not None]
-            if _cost(wanted) > min(room, tokens / 8):
-                wanted = [passage]
+            beside = [one for one in (hit.before, hit.after) if one is not None]
+            wanted += [one for one in beside if _cost([one]) <= _NEIGHBOURLY]
         wanted = [one for one in wanted if one.id not in shown]
         draft = next((one for one in drafts if _joins(one, hit)), None)
         cost = _cost(wanted) + (0 if draft else _HEAD)
@@ -104,6 +101,7 @@ def compose(hits: Sequence[Hit], *, tokens: int, limit: int) -> Page:
             tuple(sorted(one.passages, key=lambda p: (p.seq, p.part))),
             frozenset(one.hits),
             one.score,
+            for_owner and any(passage.guest for passage in one.passages),
         )
         for one in drafts
     )
@@ -137,8 +135,8 @@ def token_estimate(text: str) -> float:
     return (len(text) - wide) / 4 + wide
 
 
-def page_text(page: Page, *, zone: tzinfo | None, fenced: bool = True) -> str:
-    """The page for a model; what is not trusted stands between marks (when ``fenced``)."""
+def page_text(page: Page, *, zone: tzinfo | None = None, fenced: bool = True) -> str:
+    """The page, dates in ``zone``; what is untrusted stands between marks (when ``fenced``)."""
     blocks = [_excerpt_text(excerpt, zone, fenced) for excerpt in page.excerpts]
     return "\n\n".join(blocks)
 
@@ -170,4 +168,3 @@ def excerpt_body(excerpt: Excerpt) -> str:
             lines.append(f"{passage.name or passage.speaker}: {passage.text}")
         last = passage
     return "\n".join(lines)
-

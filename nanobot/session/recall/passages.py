@@ -16,7 +16,7 @@ _PIECE = 600
 _MOST_PIECES = 400
 """Pieces of one message that are indexed: 240,000 characters, more than a person types."""
 
-_HEADER = re.compile(r'\A<turn\s(?P<facts>[^<>]{0,600}?)/?>\n?')
+_HEADER = re.compile(r"\A<turn\s(?P<facts>[^<>]{0,600}?)/?>\n?")
 _FROM = re.compile(r'\bfrom="([^"]*)"')
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d)(?::\d\d)?)?\]")
 _BREAKS = (
@@ -98,4 +98,3 @@ def _moment(stamp: re.Match[str], zone: tzinfo | None) -> datetime | None:
         return moment.replace(tzinfo=zone) if zone else moment.astimezone()
     except (ValueError, OverflowError):
         return None
-

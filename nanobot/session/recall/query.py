@@ -17,25 +17,30 @@ MOST_CONCEPTS = 24
 """Concepts of a question that are searched, the rarest: a pasted page is no question."""
 _LONGEST_QUERY = 4000
 _MOST_VARIANTS = 24
-_OF_ONESELF = 0.3
+_OF_ONESELF = 0.4
 _ONESELF = ("i", "my", "me", "we", "our", "ich", "mein", "wir")
-_SYNONYM = 0.45
+_SYNONYM = 0.5
 _INFLECTED = 0.8
 _BEGINNING = 0.6
 _WEAK_PAIR = 0.4
 _STEM_STOPS = frozenset(stem(word) for word in STOP_WORDS)
-FIRST_PERSON = frozenset("i me my mine myself we us our ours im ive ich mir mich mein meine wir uns unser".split())
-_ADDRESSED = frozenset("you your yours du dir dein tu vous te ustedes".split())
-_NEWEST = frozenset("now current currently latest newest recent recently last still".split())
+FIRST_PERSON = frozenset(
+    ("i", "me", "my", "mine", "myself", "we", "us", "our", "ours", "im", "ive")
+    + ("ich", "mir", "mich", "mein", "meine", "wir", "uns", "unser")
+)
+_ADDRESSED = frozenset(("you", "your", "yours", "du", "dir", "dein", "tu", "vous", "te", "ustedes"))
+_NEWEST = frozenset(
+    ("now", "current", "currently", "latest", "newest", "recent", "recently", "last", "still")
+)
 _FIGURES = re.compile(
     r"\bhow (?:many|much|long|old|far|often|big|high|tall)\b|\bwieviele?\b|\bwie (?:viele?|lange)\b"
     r"|\bcombien\b|\bcuant[oa]s?\b|多少|几[个個天次]|いくら|いくつ|何[回個人時]"
 )
-_TIME = re.compile(r"\bwhen\b|\bwhat (?:date|day|time|year|month)\b|\bwann\b|\bquand\b|什么时候|いつ")
-_WEAK = frozenset("的了吗呢吧啊是在有和与跟把被给对就都也还那这我你他她它はがをにのでともかへ")
-_STOP_RUN = re.compile(
-    "|".join(sorted((w for w in UNSPACED_STOP if len(w) > 1), key=len, reverse=True))
+_TIME = re.compile(
+    r"\bwhen\b|\bwhat (?:date|day|time|year|month)\b|\bwann\b|\bquand\b|什么时候|いつ"
 )
+_WEAK = frozenset("的了吗呢吧啊是在有和与跟把被给对就都也还那这我你他她它はがをにのでともかへ")
+_STOP_RUN = re.compile("|".join(sorted(UNSPACED_STOP, key=len, reverse=True)))
 _KANA_TAIL = re.compile(r"([\u4e00-\u9fff])(?=[\u3041-\u309f])")
 
 

@@ -6,8 +6,10 @@ import asyncio
 import sqlite3
 import time
 from dataclasses import dataclass
-from datetime import datetime
 
+from loguru import logger
+
+from nanobot.core.errors import StoreUnavailable
 from nanobot.core.ports import Clock
 from nanobot.session.recall.index import Indexed, RecallIndex, Sources
 from nanobot.session.recall.page import Page, compose
@@ -17,6 +19,7 @@ TOKENS = 3900
 """Tokens of a page, so that it stays under what a tool's result may have."""
 MOST_HITS = 100
 _PAUSE_S = 0.02
+_ROUND_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,20 @@ class Recall:
             return search(connection, query, asker=asker, now=now)
 
         hits = self._index.search(find)
-        return Found(compose(hits, tokens=tokens, limit=limit), hits)
+        return Found(compose(hits, tokens=tokens, limit=limit, for_owner=asker.is_owner), hits)
 
     async def catch_up(self) -> None:
         """Take in what is new, in steps that leave others room. Raises StoreUnavailable."""
         await asyncio.to_thread(self._index.catch_up, pause=lambda: time.sleep(_PAUSE_S))
+
+    async def keep_up(self) -> None:
+        """Take in what is new once in a while until cancelled, so that no search has much to do."""
+        while True:
+            try:
+                await self.catch_up()
+            except StoreUnavailable as error:
+                logger.warning("the search index is not up to date: {}", error)
+            await asyncio.sleep(_ROUND_S)
 
     async def rebuild(self) -> Indexed:
         """Make the index anew. Raises StoreUnavailable."""
@@ -67,7 +79,3 @@ class Recall:
     async def forget(self, session: str) -> None:
         """Remove a session that was deleted from the index file. Raises StoreUnavailable."""
         await asyncio.to_thread(self._index.forget, session)
-
-    def local(self, moment: datetime) -> datetime:
-        """A moment in the zone of whoever reads the page."""
-        return moment.astimezone(self._zone)

@@ -22,14 +22,14 @@ _IN_SPAN = 150
 _TOGETHER_S = 6 * 3600.0
 """Messages of one session further apart than this are of two conversations."""
 
-_K1, _B = 1.2, 0.75
+_K1, _B = 1.2, 0.5
 _NAMED = re.compile(r"([A-Z][^\W\d_]{1,20}(?: [A-Z][^\W\d_]{1,20})?): ")
 """How transcripts name who speaks."""
-_BY, _BY_ONE = 0.5, 1.3
+_BY, _BY_ONE = 0.7, 1.4
 """That somebody said it is no mention of them, but what they said is rather about them."""
-_OF_ONESELF, _OF_THE_ANSWER = 1.5, 1.15
+_OF_ONESELF, _OF_THE_ANSWER = 1.7, 1.15
 """People tell of themselves in their own messages, not in the answers to them."""
-_NEXT, _SECOND = 0.4, 0.2
+_NEXT, _SECOND = 0.3, 0.1
 """What a neighbour says counts so much for a passage, the next and the one after it."""
 _FIGURE = re.compile(
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|dozen|half|twice|hundred|"
@@ -308,11 +308,17 @@ def _score(
     if passage.at is not None and question.wants_newest:
         age = max((newest - passage.at).total_seconds() / 86400, 0.0)
         total *= 1 + 0.25 / (1 + age / 60)
-    if asker.live_from is not None and passage.session == asker.session:
-        if passage.seq >= asker.live_from:
-            # The model has it before its eyes: what it does not see comes first.
-            total *= 0.5
+    if _is_seen(passage, asker):
+        # The model has it before its eyes: what it does not see comes first.
+        total *= 0.5
     return total
+
+
+def _is_seen(passage: Passage, asker: Asker) -> bool:
+    """Whether a passage is in the part of the asker's session that the model sees anyway."""
+    if asker.live_from is None or passage.session != asker.session:
+        return False
+    return passage.seq >= asker.live_from
 
 
 def _dated(passage: Passage, question: Question, total: float) -> float:

@@ -1,4 +1,4 @@
-"""Text cut into the terms that are indexed and searched: stems, identifiers, pairs of ideographs."""
+"""Text cut into the terms that are indexed and searched: stems, numbers, pairs of ideographs."""
 
 from __future__ import annotations
 
