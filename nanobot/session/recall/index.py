@@ -156,7 +156,8 @@ class RecallIndex:
         def look(connection: sqlite3.Connection) -> bool:
             if _version(connection) != VERSION or not _is_whole(connection):
                 return False
-            if _fact(connection, "history") != _signature(self.sources.history):
+            signature = _signature(self.sources.history)
+            if not signature or signature != _fact(connection, "history"):
                 return False
             with self._state() as state:
                 return state is None or (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
 from nanobot.core.identity import Trust
@@ -12,6 +12,8 @@ from nanobot.session.recall.search import Hit, Passage
 
 HISTORY_NAME = "HISTORY.md"
 _WITH_NEIGHBOURS = 2
+_HEAD, _FENCE = 14, 24
+"""Tokens of an excerpt's heading, and of the marks round what is untrusted."""
 _NEIGHBOURLY = 80
 """The first hits are shown with the messages beside them, where these have so few tokens."""
 
@@ -60,14 +62,12 @@ class _Draft:
     passages: list[Passage]
     hits: set[int]
     score: float
-    closed: bool = False
-    ids: set[int] = field(default_factory=set)
 
 
 def compose(hits: Sequence[Hit], *, tokens: int, limit: int, for_owner: bool = True) -> Page:
     """Fill ``tokens`` with the best of at most ``limit`` hits, neighbours joined to one excerpt."""
     drafts: list[_Draft] = []
-    shown: set[int] = set()
+    shown: dict[int, _Draft] = {}
     room = float(tokens)
     count = 0
     for place, hit in enumerate(hits):
@@ -75,25 +75,26 @@ def compose(hits: Sequence[Hit], *, tokens: int, limit: int, for_owner: bool = T
             break
         passage = hit.passage
         if passage.id in shown:
-            _mark(drafts, passage.id)
+            shown[passage.id].hits.add(passage.id)
             count += 1
             continue
+        beside = [one for one in (hit.before, hit.after) if one is not None]
         wanted = [passage]
         if place < _WITH_NEIGHBOURS:
-            beside = [one for one in (hit.before, hit.after) if one is not None]
             wanted += [one for one in beside if _cost([one]) <= _NEIGHBOURLY]
         wanted = [one for one in wanted if one.id not in shown]
-        draft = next((one for one in drafts if _joins(one, hit)), None)
-        cost = _cost(wanted) + (0 if draft else _HEAD)
+        draft = next((shown[one.id] for one in beside if one.id in shown), None)
+        cost = _cost(wanted)
+        if draft is None:
+            cost += _HEAD + (_FENCE if passage.untrusted or passage.guest else 0)
         if cost > room:
             continue
         if draft is None:
             draft = _Draft([], set(), hit.score)
             drafts.append(draft)
         draft.passages += wanted
-        draft.ids.update(one.id for one in wanted)
         draft.hits.add(passage.id)
-        shown.update(one.id for one in wanted)
+        shown.update((one.id, draft) for one in wanted)
         room -= cost
         count += 1
     excerpts = tuple(
@@ -106,21 +107,6 @@ def compose(hits: Sequence[Hit], *, tokens: int, limit: int, for_owner: bool = T
         for one in drafts
     )
     return Page(excerpts, len(hits) - count)
-
-
-_HEAD = 14
-
-
-def _mark(drafts: Iterable[_Draft], id_: int) -> None:
-    for draft in drafts:
-        if id_ in draft.ids:
-            draft.hits.add(id_)
-
-
-def _joins(draft: _Draft, hit: Hit) -> bool:
-    """Whether a hit follows, or comes right before, what an excerpt shows."""
-    beside = {one.id for one in (hit.before, hit.after) if one is not None}
-    return not beside.isdisjoint(draft.ids)
 
 
 def _cost(passages: Iterable[Passage]) -> float:

@@ -11,7 +11,7 @@ from datetime import datetime, tzinfo
 
 from nanobot.session.recall.dates import Span, spans
 from nanobot.session.recall.lexicon import MEANINGS, STOP_WORDS, UNSPACED_STOP
-from nanobot.session.recall.terms import is_grammar, is_unspaced, pairs, stem, terms, tokens
+from nanobot.session.recall.terms import is_grammar, is_unspaced, pairs, stem, tokens
 
 MOST_CONCEPTS = 24
 """Concepts of a question that are searched, the rarest: a pasted page is no question."""
@@ -23,10 +23,11 @@ _SYNONYM = 0.5
 _INFLECTED = 0.8
 _BEGINNING = 0.6
 _WEAK_PAIR = 0.4
-_STEM_STOPS = frozenset(stem(word) for word in STOP_WORDS)
 FIRST_PERSON = frozenset(
-    ("i", "me", "my", "mine", "myself", "we", "us", "our", "ours", "im", "ive")
-    + ("ich", "mir", "mich", "mein", "meine", "wir", "uns", "unser")
+    (
+        *("i", "me", "my", "mine", "myself", "we", "us", "our", "ours", "im", "ive"),
+        *("ich", "mir", "mich", "mein", "meine", "wir", "uns", "unser"),
+    )
 )
 _ADDRESSED = frozenset(("you", "your", "yours", "du", "dir", "dein", "tu", "vous", "te", "ustedes"))
 _NEWEST = frozenset(
@@ -229,8 +230,3 @@ def _match(connection: sqlite3.Connection, concepts: Iterable[Concept], passages
         chosen.append(term)
         postings += count
     return " OR ".join(f'"{term}"' for term in chosen)
-
-
-def content_terms(text: str) -> frozenset[str]:
-    """The stems of a text that are no stop-words, for telling texts that say the same."""
-    return frozenset(terms(text)) - _STEM_STOPS

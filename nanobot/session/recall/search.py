@@ -11,14 +11,15 @@ from datetime import UTC, datetime, time
 from typing import TypeAlias
 
 from nanobot.session.recall.index import HISTORY
-from nanobot.session.recall.query import Question, content_terms, read_question
-from nanobot.session.recall.terms import terms
+from nanobot.session.recall.query import Question, read_question
+from nanobot.session.recall.terms import folded, terms
 
 CANDIDATES = 300
 """Passages of the first pass."""
 _EXPANDED = 60
 """The best of them whose neighbours are looked at, too."""
 _IN_SPAN = 150
+_MOST_HITS = 200
 _TOGETHER_S = 6 * 3600.0
 """Messages of one session further apart than this are of two conversations."""
 
@@ -123,7 +124,7 @@ def search(
         for one in found.values()
     ]
     hits.sort(key=lambda hit: (-hit.score, -hit.passage.id))
-    return tuple(_without_repetitions(hit for hit in hits if hit.score > 0))
+    return tuple(_without_repetitions(hit for hit in hits[:_MOST_HITS] if hit.score > 0))
 
 
 def _candidates(
@@ -175,7 +176,7 @@ def _passage(row: Sequence[object]) -> Passage:
 def _said(passage: Passage, question: Question) -> tuple[float, ...]:
     """How much a passage says of each concept (BM25), nearness included."""
     speaker, words = _speaker(passage)
-    by = frozenset(terms(speaker))
+    by = frozenset(terms(speaker)) if speaker else frozenset()
     found = terms(words)
     counts = Counter(found)
     length = 1 - _B + _B * len(found) / question.average
@@ -351,10 +352,10 @@ def _manner(passage: Passage, question: Question) -> float:
 
 
 def _without_repetitions(hits: Iterable[Hit]) -> Iterable[Hit]:
-    seen: set[frozenset[str]] = set()
+    """Of hits that say the same, only the best; ``hits`` are the best first."""
+    seen: set[str] = set()
     for hit in hits:
-        words = content_terms(hit.passage.text)
-        if words and words in seen:
-            continue
-        seen.add(words)
-        yield hit
+        words = " ".join(folded(hit.passage.text).split())
+        if words not in seen:
+            seen.add(words)
+            yield hit
