@@ -128,10 +128,10 @@ def tokenizer() -> tuple[str, Count]:
 
         return "cl100k", tiktoken.get_encoding("cl100k_base").encode_ordinary
     except ImportError:
-        return "estimate (words and signs)", _estimated
+        return "estimate (words and signs)", estimated
 
 
-def _estimated(text: str) -> list[int]:
+def estimated(text: str) -> list[int]:
     return [match.end() for match in re.finditer(r"[a-zA-Z]{1,6}|\d{1,3}|[^\sa-zA-Z\d]", text)]
 
 

@@ -49,10 +49,9 @@ class Past:
     ) -> int:
         """Append a message; returns its number in the log."""
         kind = {"user": EntryKind.USER, "assistant": EntryKind.ASSISTANT}.get(by, EntryKind.TOOL)
-        message: ChatMessage = {
-            "user": UserMessage(text),
-            "assistant": AssistantMessage(text),
-        }.get(by, ToolMessage("1", "message", "Sent."))
+        message: ChatMessage = ToolMessage("1", "message", "Sent.")
+        if by in ("user", "assistant"):
+            message = UserMessage(text) if by == "user" else AssistantMessage(text)
         draft = Draft(
             kind=kind,
             message=message,
