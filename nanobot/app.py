@@ -168,7 +168,7 @@ async def open_app(
                 tls=tls,
             ),
             Message(bus, enabled_channels(config)),
-            RecallTool(recall := Recall(recall_sources(home, workspace), clock), sessions),
+            RecallTool(recall := Recall(Sources.of(home, workspace), clock), sessions),
         )
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
@@ -359,11 +359,6 @@ async def _status(app: App, channels: Mapping[str, Channel]) -> dict[str, Any]:
             for name, state in states.items()
         ],
     }
-
-
-def recall_sources(home: Home, workspace: Path) -> Sources:
-    """What ``recall`` and ``nanobot memory search`` search, and where its index is."""
-    return Sources(home.recall_index, home.database, workspace / "memory" / "HISTORY.md")
 
 
 def load_skills(

@@ -71,12 +71,14 @@ def reindex(context: typer.Context, as_json: bool = _JSON) -> None:
 
 def _recall(cli: CliContext) -> Recall:
     """Recall over this home; any process may read and write its index, gateway or not."""
-    from nanobot.app import now, recall_sources
+    from datetime import UTC, datetime
+
     from nanobot.config.loader import load_config
+    from nanobot.session.recall.index import Sources
     from nanobot.session.recall.recall import Recall
 
     workspace = load_config(cli.home.config_file, cli.environ).workspace
-    return Recall(recall_sources(cli.home, workspace), now)
+    return Recall(Sources.of(cli.home, workspace), lambda: datetime.now(UTC))
 
 
 def _record(excerpt: Excerpt) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from nanobot.core.identity import Principal, Trust
 from nanobot.session.entries import EntryKind, decode
 from nanobot.session.recall.passages import Paragraph, paragraphs, pieces, without_turn_header
 from nanobot.session.recall.terms import terms
+from nanobot.store.home import Home
 
 T = TypeVar("T")
 
@@ -76,6 +77,11 @@ class Sources:
     state: Path
     history: Path
     zone: tzinfo | None = None
+
+    @classmethod
+    def of(cls, home: Home, workspace: Path) -> Sources:
+        """Those of a home and its workspace."""
+        return cls(home.recall_index, home.database, workspace / "memory" / "HISTORY.md")
 
 
 @dataclass(frozen=True, slots=True)
