@@ -32,6 +32,7 @@ from nanobot.agent.subagent import PROFILE, SubagentManager
 from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.message import Message
 from nanobot.agent.tools.plugins import Plugins, load_plugins
+from nanobot.agent.tools.recall import RecallTool
 from nanobot.agent.tools.registry import AnyTool, ToolRegistry, default_tools
 from nanobot.agent.tools.spawn import Spawn
 from nanobot.agent.tools.web import web_tools
@@ -67,6 +68,8 @@ from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
 from nanobot.session.digests import Digests
 from nanobot.session.log import SessionLog, free_for_next
+from nanobot.session.recall.index import Sources
+from nanobot.session.recall.recall import Recall
 from nanobot.session.transfer import SessionTransfer
 from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
@@ -104,6 +107,7 @@ class App:
     tls: TLS
     clock: Clock
     environ: Mapping[str, str]
+    recall: Recall
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -224,6 +228,7 @@ async def open_app(
             Message(bus, enabled_channels(config.channels)),
             Spawn(subagents),
             Cron(cron),
+            RecallTool(recall := Recall(Sources.of(home, workspace), clock), sessions),
         )
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
@@ -348,6 +353,7 @@ async def open_app(
             tls=tls,
             clock=clock,
             environ=environ,
+            recall=recall,
         )
         try:
             yield app
@@ -386,6 +392,7 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
     intakes.add(asyncio.create_task(_housekeeper(app).run(), name="housekeeping"))
     intakes.add(asyncio.create_task(_service("cron", app.cron.run)))
     intakes.add(asyncio.create_task(_service("heartbeat", app.heartbeat.run)))
+    intakes.add(asyncio.create_task(app.recall.keep_up(), name="search index"))
     try:
         starting = asyncio.create_task(_announce(channels, ready, app.models.warm_up))
         await stop.wait()

@@ -34,6 +34,10 @@ class Home:
         return self.root / "state.db"
 
     @property
+    def recall_index(self) -> Path:
+        return self.root / "recall.db"
+
+    @property
     def cron_jobs(self) -> Path:
         return self.root / "cron" / "jobs.json"
 
