@@ -95,7 +95,7 @@ def standard_commands(
                 trust=Trust.TRUSTED,
             ),
         )
-        return "A new conversation begins. The former one stays in the log."
+        return "A new conversation begins. The former one is kept and goes into the memory."
 
     async def stop(invocation: Invocation) -> str:
         key = invocation.inbound.session_key

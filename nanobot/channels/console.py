@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from loguru import logger
 
@@ -22,7 +22,10 @@ from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Media,
 from nanobot.store.home import Home
 from nanobot.store.sockets import short_name
 
-Ask = Callable[[InboundMessage, Emit], Awaitable[Outcome]]
+Ask: TypeAlias = Callable[[InboundMessage, Emit], Awaitable[Outcome]]
+RequestHandler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Answers one kind of request; both sides are JSON objects."""
+
 _END = b""
 
 HELLO_S = 10.0
@@ -42,15 +45,14 @@ class ConsoleServer:
         holder: str,
         ask: Ask,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
-        letters: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
-        context: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
+        answers: Mapping[str, RequestHandler],
     ) -> None:
+        """``answers`` are the requests beside asking and status, by their name."""
         self._home = home
         self._holder = holder
         self._ask = ask
         self._status = status
-        self._letters = letters
-        self._context = context
+        self._answers = answers
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
@@ -114,10 +116,9 @@ class ConsoleServer:
                     await self._answer(protocol.question_of(content), reader, writer)
                 case "status":
                     writer.write(protocol.line("status", await self._status()))
-                case "letters":
-                    writer.write(protocol.line("letters", await self._letters(content)))
-                case "context":
-                    writer.write(protocol.line("context", await self._context(content)))
+                case _ if name in self._answers:
+                    answer = await _saying_alive(self._answers[name](content), writer)
+                    writer.write(protocol.line(name, answer))
                 case _:
                     pass  # a stop that came after its turn had ended
             await writer.drain()
@@ -177,6 +178,18 @@ class ConsoleServer:
             await asyncio.wait({living})
         outcome = Outcome(error=TurnStopped("stopped")) if asking.cancelled() else asking.result()
         writer.write(protocol.reply_line(reply_of(outcome)))
+
+
+async def _saying_alive(
+    answer: Awaitable[Mapping[str, Any]], writer: asyncio.StreamWriter
+) -> Mapping[str, Any]:
+    """What may take minutes, with the client told that somebody works on it."""
+    living = asyncio.ensure_future(_say_alive(writer))
+    try:
+        return await answer
+    finally:
+        living.cancel()
+        await asyncio.wait({living})
 
 
 async def _say_alive(writer: asyncio.StreamWriter) -> None:

@@ -2,9 +2,9 @@
 
 Each line is one JSON object with one key that names it. The client opens with ``hello``, the
 server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop``, ``status``,
-``letters`` or ``context``; the server sends any number of ``event`` and at last ``outcome``, or a
-line of the request's own name. While the client waits for an outcome it is sent ``alive`` every
-few seconds.
+or a request (``letters``, ``context``, ``desk``); the server sends any number of ``event`` and at
+last ``outcome``, or an answer of the same name. While the client waits for one it is sent
+``alive`` every few seconds.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ from nanobot.cli.exits import (
     EXIT_USAGE,
 )
 from nanobot.cli.gateway_cmd import gateway
+from nanobot.cli.memory_cmd import memory_app
 from nanobot.cli.onboard_cmd import onboard
+from nanobot.cli.sessions_cmd import sessions_app
 from nanobot.cli.skills_cmd import skills_app
 from nanobot.cli.status_cmd import status
 from nanobot.cli.usage_cmd import usage
@@ -47,6 +49,8 @@ app.add_typer(bus_app, name="bus")
 app.add_typer(channels_app, name="channels")
 app.add_typer(config_app, name="config")
 app.add_typer(cron_app, name="cron")
+app.add_typer(memory_app, name="memory")
+app.add_typer(sessions_app, name="sessions")
 app.add_typer(skills_app, name="skills")
 
 

@@ -293,11 +293,23 @@ class SubagentsConfig(Section):
     )
 
 
+class MemoryConfig(Section):
+    """How conversations become memory."""
+
+    model: str | None = Field(
+        default=None, description="Model that digests conversations. Unset: the session's own."
+    )
+    timeout_s: Whole = Field(
+        default=180, ge=1, description="Wall-clock limit of one digest, in seconds."
+    )
+
+
 class AgentsConfig(Section):
     """The assistant."""
 
     defaults: AgentDefaults = Field(default_factory=AgentDefaults)
     subagents: SubagentsConfig = Field(default_factory=SubagentsConfig)
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)
 
 
 # ----------------------------------------------------------------------------------- providers

@@ -138,6 +138,21 @@ def compacted() -> str:
     return _note("compacted")
 
 
+def consolidation(*, memory: str, edits: bool, guest: bool, tainted: bool) -> str:
+    """How to digest a conversation; ``memory`` is MEMORY.md, shown when it may be edited."""
+    return _render("consolidation", memory=memory, edits=edits, guest=guest, tainted=tainted)
+
+
+def conversation(session: str, text: str, mark: str) -> str:
+    """The part of a conversation to digest, between marks it cannot guess."""
+    return _note("conversation", session, text, mark)
+
+
+def digested(paragraphs: str) -> str:
+    """Stands for the part of a conversation that was digested; ``paragraphs`` sum it up."""
+    return _note("digested", "memory/HISTORY.md", paragraphs)
+
+
 def cut_file(shown: int, total: int, path: Path) -> str:
     """Marks where a bootstrap file was cut."""
     return _note("cut_file", shown, total, path)

@@ -34,6 +34,10 @@ class Home:
         return self.root / "state.db"
 
     @property
+    def recall_index(self) -> Path:
+        return self.root / "recall.db"
+
+    @property
     def cron_jobs(self) -> Path:
         return self.root / "cron" / "jobs.json"
 
@@ -56,6 +60,10 @@ class Home:
     @property
     def spill(self) -> Path:
         return self.root / "spill"
+
+    @property
+    def memory_versions(self) -> Path:
+        return self.root / "memory-versions"
 
     @property
     def pairing_file(self) -> Path:

@@ -52,6 +52,18 @@ def sections() -> dict[str, str]:
         "limit_reached": render.limit_reached(20),
         "reflect": render.reflect(),
         "compacted": render.compacted(),
+        "digested": render.digested("[2026-03-01 12:00] Ann moved to Basel."),
+        "digested, not summed up": render.digested(""),
+        "conversation": render.conversation("cli:direct", "[2026-03-01 12:00] owner: hi", "1f"),
+        "consolidation": render.consolidation(
+            memory="## Preferences\n\n- Tea", edits=True, guest=False, tainted=False
+        ),
+        "consolidation, tainted": render.consolidation(
+            memory="", edits=True, guest=False, tainted=True
+        ),
+        "consolidation, guest": render.consolidation(
+            memory="", edits=False, guest=True, tainted=False
+        ),
         "cut_file": render.cut_file(10, 20, Path("/w/AGENTS.md")),
         "spilled": render.spilled(Path("/h/spill/1.txt")),
         "cut_files": render.cut_files(Path("/w/TOOLS.md")),
