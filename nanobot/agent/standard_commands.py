@@ -9,6 +9,7 @@ from typing import Protocol
 
 from nanobot.agent.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.agent.context import age
+from nanobot.agent.report import ContextMeter, in_lines
 from nanobot.agent.subagent import named
 from nanobot.agent.turn import ModelSource
 from nanobot.core.errors import ProviderError
@@ -64,6 +65,7 @@ def standard_commands(
     models: DescribedModels,
     usage: UsageLog,
     turns: Callable[[], TurnControl],
+    meter: ContextMeter,
     clock: Clock,
     subagents: Callable[[str], Awaitable[Sequence[str]]] = no_subagents,
     more: Iterable[Command] = (),
@@ -93,7 +95,7 @@ def standard_commands(
                 trust=Trust.TRUSTED,
             ),
         )
-        return "A new conversation begins. The former one stays in the log."
+        return "A new conversation begins. The former one is kept and goes into the memory."
 
     async def stop(invocation: Invocation) -> str:
         key = invocation.inbound.session_key
@@ -107,9 +109,10 @@ def standard_commands(
         inbound = invocation.inbound
         live = await sessions.live(inbound.session_key)
         try:
-            model = models.choose(inbound.model or live.settings.model).model
+            report = await meter.report(inbound.session_key, inbound.role, inbound.model)
+            model, context = report.model, in_lines(report)
         except ProviderError as error:
-            model = f"none ({error})"
+            model, context = f"none ({error})", ()
         since = turns().running_since(inbound.session_key)
         waiting = turns().waiting(inbound.session_key)
         running = "no turn" if since is None else f"a turn, since {age_of(since)}"
@@ -120,6 +123,7 @@ def standard_commands(
                 f"Session: {inbound.session_key}, {len(live.entries)} entries in view",
                 f"Running: {running}; waiting: {waiting}",
                 *((f"Subagents: {len(helpers)}", *helpers) if helpers else ()),
+                *context,
             )
         )
 

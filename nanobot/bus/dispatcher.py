@@ -71,6 +71,24 @@ class Progress(Protocol):
     def ended(self, inbound: InboundMessage) -> None: ...
 
 
+class SessionCare(Protocol):
+    """Looks after sessions between their turns; no turn waits for what it does in ``idle``."""
+
+    async def turn_begins(self) -> None: ...
+
+    def idle(self, session_key: str) -> None: ...
+
+
+class NoCare:
+    """For a dispatcher without a memory."""
+
+    async def turn_begins(self) -> None:
+        """Nothing to do."""
+
+    def idle(self, session_key: str) -> None:
+        """Nothing to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How the handling of an inbound ended, for a client that waits for it.
@@ -184,6 +202,7 @@ class Dispatcher:
         progress: Callable[[str], Progress | None] = lambda channel: None,
         max_subagents: int = 4,
         subagents: Progress | None = None,
+        care: SessionCare = NoCare(),
     ) -> None:
         """``progress`` names who shows the turns of a channel, ``subagents`` who follows theirs."""
         self.bus = bus
@@ -192,6 +211,7 @@ class Dispatcher:
         self.clock = clock
         self.queue = queue
         self.progress = progress
+        self.care = care
         self.slots = Slots(slots, max_subagents)
         self._subagents = subagents
         self._stopping = False
@@ -607,6 +627,8 @@ class _Actor:
             finally:
                 self.busy = False
             self._dispatcher.handled()
+            if not self.mailbox:
+                self._dispatcher.care.idle(self.key)
 
     async def _work(self, pending: Pending) -> None:
         """Handle an inbound to its end, or put it back for later; raises StoreError alone."""
@@ -653,6 +675,7 @@ class _Actor:
         dispatcher = self._dispatcher
         inbound = pending.message
         emit = dispatcher.emit_for(inbound)
+        await dispatcher.care.turn_begins()
         task = asyncio.create_task(
             dispatcher.turns.run_turn(inbound, drain=self._drain, emit=emit),
             name=f"turn {inbound.id}",

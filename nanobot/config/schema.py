@@ -235,6 +235,16 @@ class AgentDefaults(Section):
         ge=1024,
         description="Window of the model, in tokens. Unset: what is known of the model.",
     )
+    bootstrap_file_chars: Whole = Field(
+        default=20_000,
+        ge=1000,
+        description="Characters of one bootstrap file, or of MEMORY.md, in the prompt.",
+    )
+    bootstrap_chars: Whole = Field(
+        default=60_000,
+        ge=1000,
+        description="Characters of all bootstrap files together in the prompt.",
+    )
     max_tool_iterations: Whole = Field(
         default=20, ge=1, description="Model calls of one turn before it must sum up."
     )
@@ -283,11 +293,23 @@ class SubagentsConfig(Section):
     )
 
 
+class MemoryConfig(Section):
+    """How conversations become memory."""
+
+    model: str | None = Field(
+        default=None, description="Model that digests conversations. Unset: the session's own."
+    )
+    timeout_s: Whole = Field(
+        default=180, ge=1, description="Wall-clock limit of one digest, in seconds."
+    )
+
+
 class AgentsConfig(Section):
     """The assistant."""
 
     defaults: AgentDefaults = Field(default_factory=AgentDefaults)
     subagents: SubagentsConfig = Field(default_factory=SubagentsConfig)
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)
 
 
 # ----------------------------------------------------------------------------------- providers
