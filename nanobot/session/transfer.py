@@ -23,6 +23,7 @@ _ROLES = {
     EntryKind.ASSISTANT: "assistant",
     EntryKind.TOOL: "tool",
 }
+_YEAR_9999 = 253_370_764_800.0
 _OWNER = str(Principal(Role.OWNER, "import", "owner"))
 
 
@@ -324,11 +325,12 @@ def _text_of(content: Any) -> str:
 
 def _stamp(value: Any, otherwise: float) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if 0 <= value < _YEAR_9999 else otherwise
     try:
-        return datetime.fromisoformat(str(value)).timestamp()
+        stamp = datetime.fromisoformat(str(value)).timestamp()
     except (ValueError, OverflowError):
         return otherwise
+    return stamp if 0 <= stamp < _YEAR_9999 else otherwise
 
 
 def _line(
