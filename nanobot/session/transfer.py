@@ -222,7 +222,8 @@ def read_incoming(lines: Iterable[str]) -> Incoming:
             continue
         try:
             record = json.loads(line)
-        except ValueError:
+            json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict) and record.get("_type") == "metadata":
             metadata = record

@@ -70,6 +70,14 @@ def test_whatever_stands_in_a_file_what_is_taken_can_be_read_back(records: list[
         assert datetime.fromtimestamp(row.at, UTC).year < 9999
 
 
+def test_a_line_with_half_a_surrogate_pair_is_left_out() -> None:
+    good = '{"role": "user", "content": "hi"}'
+
+    incoming = read_incoming([good, '{"role": "user", "content": "\\ud83d"}', "[" * 100_000])
+
+    assert (len(incoming.rows), incoming.skipped) == (1, 2)
+
+
 async def test_the_same_words_twice_are_two_messages(database: Database) -> None:
     transfer = SessionTransfer(database, lambda: NOW)
     said = {"role": "user", "content": "yes"}
