@@ -184,6 +184,8 @@ class SessionTransfer:
             waits = "SELECT 1 FROM inbox WHERE session = ? AND state = 'pending'"
             if connection.execute(waits, (key,)).fetchone():
                 return None
+            # What is freed is overwritten, so that no word of it stays in the file.
+            connection.execute("PRAGMA secure_delete = ON").fetchone()
             connection.execute(
                 "DELETE FROM piece WHERE outbound_id IN "
                 "(SELECT id FROM outbox WHERE session = ? AND state <> 'pending')",
@@ -201,6 +203,7 @@ class SessionTransfer:
             for table in ("digest", "digest_batch"):
                 connection.execute(f"DELETE FROM {table} WHERE session = ?", (key,))
             connection.execute("DELETE FROM session WHERE key = ?", (key,))
+            connection.execute("PRAGMA secure_delete = OFF").fetchone()
             return count
 
         return await self._database.write(write, durable=True)
