@@ -25,7 +25,7 @@ def desk(cli: CliContext) -> Iterator[Ask]:
     talk = SocketTalk.connect(cli.home)
     if talk is not None:
         with talk:
-            yield lambda do, **values: _checked(talk.desk({"do": do, **values}))
+            yield lambda do, **values: _checked(talk.request("desk", {"do": do, **values}))
         return
     with HomeLock(cli.home, "memory command") as lock:
         if not lock.acquire():

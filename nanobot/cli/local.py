@@ -96,8 +96,7 @@ class LocalTalk:
                 holder="REPL",
                 ask=app.dispatcher.ask,
                 status=app.status,
-                letters=app.letters,
-                desk=app.desk.answer,
+                answers=app.answers(),
             )
             if self._serves_socket:
                 await server.start()

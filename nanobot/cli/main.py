@@ -27,6 +27,7 @@ from nanobot.cli.onboard_cmd import onboard
 from nanobot.cli.sessions_cmd import sessions_app
 from nanobot.cli.skills_cmd import skills_app
 from nanobot.cli.status_cmd import status
+from nanobot.cli.usage_cmd import usage
 from nanobot.core.errors import ConfigError, GatewayError, NanobotError, ProviderError
 from nanobot.store.home import Home
 
@@ -43,6 +44,7 @@ app.command()(onboard)
 app.command()(agent)
 app.command()(gateway)
 app.command()(status)
+app.command()(usage)
 app.add_typer(bus_app, name="bus")
 app.add_typer(channels_app, name="channels")
 app.add_typer(config_app, name="config")

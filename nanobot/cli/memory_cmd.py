@@ -1,4 +1,4 @@
-"""``nanobot memory``: what the assistant knows, its versions, and consolidation by hand."""
+"""``nanobot memory``: what the assistant knows and finds, its versions, consolidation by hand."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import typer
 
 from nanobot.cli.desk import desk, local_time, print_json
 from nanobot.cli.exits import EXIT_FAILURE
+from nanobot.cli.recall_cmd import register
 
 memory_app = typer.Typer(
-    help="Show, restore and consolidate the assistant's memory.",
+    help="Show, search, restore and consolidate the assistant's memory.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
@@ -98,3 +99,6 @@ def consolidate(
             typer.echo("nothing to digest")
     if failed:
         raise typer.Exit(EXIT_FAILURE)
+
+
+register(memory_app)

@@ -113,7 +113,15 @@ MIGRATIONS: tuple[str, ...] = (
         thread_id   TEXT
     );
     """,
-    # 4: how far each session is digested into HISTORY.md, and each batch of its paragraphs
+    # 4: what gave way is found without a look at the rest; tokens of a model to one estimated
+    """
+    CREATE INDEX log_gave_way ON log (session, seq) WHERE kind = 'gave_way';
+    CREATE TABLE calibration (
+        model       TEXT PRIMARY KEY,
+        factor      REAL NOT NULL
+    ) WITHOUT ROWID;
+    """,
+    # 5: how far each session is digested into HISTORY.md, and each batch of its paragraphs
     """
     CREATE TABLE digest (
         session     TEXT PRIMARY KEY,
