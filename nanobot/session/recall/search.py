@@ -16,7 +16,9 @@ from nanobot.session.recall.terms import folded, terms
 
 CANDIDATES = 300
 """Passages of the first pass."""
-_EXPANDED = 60
+_FAR = 4
+"""So many times as many are looked through for what people say of themselves."""
+_EXPANDED = 40
 """The best of them whose neighbours are looked at, too."""
 _IN_SPAN = 150
 _MOST_HITS = 200
@@ -136,19 +138,15 @@ def _candidates(
     rows: list[tuple[object, ...]] = []
     allowed, values = _allowed(asker)
     if question.match:
-        rows += connection.execute(
-            f"SELECT {_COLUMNS} FROM words JOIN passage ON passage.id = words.rowid "
-            f"WHERE words MATCH ? AND {allowed} ORDER BY words.rank LIMIT {CANDIDATES}",
+        # Long answers, which repeat the words of their subject, must not take all the places.
+        more = _FAR if question.about_asker else 1
+        ranked = connection.execute(
+            f"SELECT {_COLUMNS}, words.rank FROM words JOIN passage ON passage.id = words.rowid "
+            f"WHERE words MATCH ? AND {allowed} ORDER BY words.rank LIMIT {CANDIDATES * more}",
             (question.match, *values),
-        )
-        if question.about_asker:
-            # Long answers, which repeat the words of their subject, would take all the places.
-            rows += connection.execute(
-                f"SELECT {_COLUMNS} FROM words JOIN passage ON passage.id = words.rowid "
-                f"WHERE words MATCH ? AND speaker = 'user' AND {allowed} "
-                f"ORDER BY words.rank LIMIT {CANDIDATES // 2}",
-                (question.match, *values),
-            )
+        ).fetchall()
+        ranked.sort(key=lambda row: row[-1] * (_OF_ONESELF if row[4] == "user" else 1))
+        rows += (row[:-1] for row in ranked[:CANDIDATES])
     for span in question.spans:
         first = datetime.combine(span.first, time(), question.zone).timestamp()
         rows += connection.execute(
