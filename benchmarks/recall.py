@@ -214,8 +214,8 @@ def cost(sizes: Sequence[int]) -> None:
             each = store.build_s / len(world.said) * 1e6
             print(
                 f"{len(world.said)} entries: query p50 {median(spent):.1f} ms, "
-                f"p95 {quantiles(spent, n=20)[-1]:.1f} ms (of the processor {median(worked):.1f} and "
-                f"{quantiles(worked, n=20)[-1]:.1f} ms); index built in {store.build_s:.1f} s "
+                f"p95 {quantiles(spent, n=20)[-1]:.1f} ms (of the processor {median(worked):.1f} "
+                f"and {quantiles(worked, n=20)[-1]:.1f} ms); index built in {store.build_s:.1f} s "
                 f"({each:.0f} µs an entry, off the turn), {held / 1e6:.1f} MB; "
                 f"an append {store.append_s * 1e6:.0f} µs, of which the index adds nothing"
             )
