@@ -23,6 +23,7 @@ from nanobot.agent.turn import (
     TurnLimits,
     nothing_arrived,
 )
+from nanobot.agent.window import CHARACTERS, Gauge, View, Window
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -50,6 +51,7 @@ from nanobot.core.events import (
 from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel, Clock
+from nanobot.core.tokens import tool_tokens
 from nanobot.core.tool import Effect, ToolContext
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, Entry, EntryKind
@@ -60,16 +62,26 @@ from nanobot.session.usage import ModelCall
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
 """Stands in for an answer that stayed empty; it never enters the history."""
 
-CHARS_PER_TOKEN = 3
-"""A cautious guess that errs towards leaving out too much rather than overflowing."""
-
-PICTURE_TOKENS = 1600
-"""What a picture within the limits costs, at most providers."""
+LATELY = 1_000_000
+"""Characters of a session that are read where no model is to see it: its last turn, surely."""
 
 BLIND = (
     "{model} cannot see pictures: it was told of them, but not shown any. Choose one that can with "
     "/model; if this one can, set providers.NAME.models.MODEL.vision to true."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How a kind of turn runs: what it is told, its tools and its number of steps.
+
+    A turn with a ``limit_s`` is stopped after so many seconds, and leaves no process behind.
+    """
+
+    context: ContextBuilder
+    tools: ToolRegistry
+    max_iterations: int
+    limit_s: float | None = None
 
 
 class AgentLoop:
@@ -86,12 +98,15 @@ class AgentLoop:
         pictures: Pictures,
         clock: Clock,
         limits: TurnLimits = TurnLimits(),
+        profiles: Mapping[str, Profile] = {},
     ) -> None:
+        """``profiles`` are those of turns other than a chat's, by name."""
         self._sessions = sessions
         self._models = models
-        self._context = context
-        self._tools = tools
+        self._chat = Profile(context, tools, limits.max_iterations)
+        self._profiles = profiles
         self._spill = spill
+        self.window = Window(sessions, spill)
         self._pictures = pictures
         self._clock = clock
         self._limits = limits
@@ -105,7 +120,7 @@ class AgentLoop:
         ends: calls left open are closed as interrupted, never run again. Raises ProviderError
         when no model could answer; nothing of that enters the log.
         """
-        skills = self._context.skills_of(inbound.session_key)
+        skills = self._profile(inbound).context.skills_of(inbound.session_key)
         invoked = skill_call(inbound.content, skills)
         if invoked is not None and invoked.command.tool:
             return await self._dispatched(inbound, invoked, skills, emit)
@@ -114,16 +129,40 @@ class AgentLoop:
         )
         if (answer := _answer_in(turn.entries, inbound)) is not None:
             return turn.settle(answer)
-        answer = await self._steps(turn, drain)
-        return turn.settle(answer)
+        if turn.profile.limit_s is None:
+            return turn.settle(await self._steps(turn, drain))
+        return await self._limited(turn, turn.profile.limit_s, drain)
+
+    async def _limited(self, turn: _Turn, limit_s: float, drain: Drain) -> Settlement:
+        """Work for at most ``limit_s`` seconds; what it left running ends with the turn."""
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                return turn.settle(await self._steps(turn, drain))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            await turn.profile.tools.stopped(turn.inbound.id)
+        open_ = open_calls(turn.entries)
+        await self._append(
+            turn,
+            *(
+                _tool_draft(turn.inbound, c, render.stopped(), Trust.TRUSTED, ok=False)
+                for c in open_
+            ),
+        )
+        turn.ending = f"it had worked for {limit_s:g} s, as long as it may"
+        said = (_said(entry) for entry in reversed(turn.entries))
+        return turn.settle(next(filter(None, said), ""))
 
     async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
         """Close the log after the user stopped the turn of ``inbound``: open calls get a result.
 
         What the turn's tools left running has ended by then.
         """
-        await self._tools.stopped(inbound.id)
-        live = await self._sessions.live(inbound.session_key)
+        await self._profile(inbound).tools.stopped(inbound.id)
+        live = await self._sessions.live(inbound.session_key, most=LATELY)
         drafts = tuple(
             _tool_draft(inbound, call, render.stopped(), Trust.TRUSTED, ok=False)
             for call in open_calls(live.entries)
@@ -135,6 +174,9 @@ class AgentLoop:
             entries=drafts,
         )
 
+    def _profile(self, inbound: InboundMessage) -> Profile:
+        return self._profiles.get(inbound.profile, self._chat)
+
     async def _dispatched(
         self, inbound: InboundMessage, invoked: SkillCall, skills: SkillsSnapshot, emit: Emit
     ) -> Settlement:
@@ -143,14 +185,15 @@ class AgentLoop:
         The call is in the log before it runs, so that after a crash it is not run again.
         """
         key = inbound.session_key
-        live = await self._sessions.live(key)
-        drafts = await self._closed_after_crash(live.entries, inbound)
-        call = invoked.tool_call(inbound.id, self._tools.parameters_of)
+        profile = self._profile(inbound)
+        live = await self._sessions.live(key, most=LATELY)
+        drafts = await self._closed_after_crash(live.entries, inbound, profile.tools)
+        call = invoked.tool_call(inbound.id, profile.tools.parameters_of)
         entries = [*live.entries, *await self._sessions.append(key, drafts)]
         done = [e for e in entries if e.inbound_id == inbound.id and e.kind is EntryKind.TOOL]
         if not done:
             asked = AssistantMessage("", (call,))
-            said = self._context.user_message(
+            said = profile.context.user_message(
                 *(inbound.content, (), inbound.channel, inbound.chat_id),
                 now=self._clock(),
                 sender=_sender(inbound),
@@ -161,7 +204,7 @@ class AgentLoop:
                     _draft(inbound, EntryKind.USER, said, inbound.trust),
                     _draft(inbound, EntryKind.ASSISTANT, asked, inbound.trust),
                 ],
-                durable=self._tools.effect_of(call.name) is Effect.WRITE,
+                durable=profile.tools.effect_of(call.name) is Effect.WRITE,
             )
             environment = skills.environment if inbound.role is Role.OWNER else {}
             result = await self._run_tool(inbound, call, inbound.trust, environment, emit)
@@ -181,14 +224,20 @@ class AgentLoop:
     async def _open(
         self, inbound: InboundMessage, emit: Emit, skills: SkillsSnapshot, content: str
     ) -> _Turn:
-        live = await self._sessions.live(inbound.session_key)
-        chosen = self._models.choose(inbound.model or live.settings.model)
-        drafts = await self._closed_after_crash(live.entries, inbound)
-        seen = {entry.inbound_id for entry in live.entries if entry.kind is EntryKind.USER}
-        history = _folded([*live.entries, *drafts], inbound)
-        is_new = inbound.id not in seen or _is_unasked(history, live.entries, inbound)
+        profile = self._profile(inbound)
+        settings = await self._sessions.settings(inbound.session_key)
+        chosen = self._models.choose(inbound.model or settings.model)
+        logged = await self.window.begun(
+            await self._sessions.live(inbound.session_key, most=CHARACTERS * chosen.context_window)
+        )
+        drafts = await self._closed_after_crash(logged, inbound, profile.tools)
+        # Where a summary was made during this turn, its message may be in that.
+        said = (EntryKind.USER, EntryKind.COMPACTED)
+        seen = {entry.inbound_id for entry in logged if entry.kind in said}
+        history = _folded([*logged, *drafts], inbound)
+        is_new = inbound.id not in seen or _is_unasked(history, logged, inbound)
         attached = await self._attached(inbound) if is_new else Attached()
-        messages = self._context.build_messages(
+        messages = profile.context.build_messages(
             history,
             attached.said_with(content),
             attached.images,
@@ -206,24 +255,26 @@ class AgentLoop:
         appended = await self._sessions.append(inbound.session_key, drafts)
         turn = _Turn(
             inbound=inbound,
+            profile=profile,
             chosen=chosen,
-            effort=live.settings.reasoning_effort,
+            effort=settings.reasoning_effort,
             emit=emit,
             messages=messages,
-            entries=[*live.entries, *appended],
+            entries=[*logged, *appended],
             seen=seen | {inbound.id},
             trust=inbound.trust,
             environment=skills.environment if inbound.role is Role.OWNER else {},
+            gauge=Gauge(
+                tool_tokens(profile.tools.specs()),
+                await self._sessions.calibration.factor(chosen.model),
+            ),
         )
         if inbound.id in seen:
-            turn.resume(live.entries)
-        room = (chosen.context_window - chosen.max_tokens) * CHARS_PER_TOKEN
-        if _size(turn.messages) > max(room, 4 * self._limits.result_chars):
-            await self._compact(turn)
+            turn.resume(logged)
         return turn
 
     async def _closed_after_crash(
-        self, entries: Sequence[Entry], inbound: InboundMessage
+        self, entries: Sequence[Entry], inbound: InboundMessage, tools: ToolRegistry
     ) -> list[Draft]:
         """Results for the calls that were open when a process died; none of them runs again."""
         drafts = []
@@ -231,7 +282,7 @@ class AgentLoop:
             asked_by = next(
                 entry.inbound_id for entry in reversed(entries) if entry.kind is EntryKind.ASSISTANT
             )
-            known = await self._tools.aftermath(call, asked_by)
+            known = await tools.aftermath(call, asked_by)
             text = render.interrupted() if known is None else known
             drafts.append(_tool_draft(inbound, call, text, Trust.TRUSTED, ok=known is not None))
         return drafts
@@ -239,7 +290,7 @@ class AgentLoop:
     async def _steps(self, turn: _Turn, drain: Drain) -> str:
         parts = turn.parts
         asked_again = False
-        for _ in range(self._limits.max_iterations):
+        for _ in range(turn.profile.max_iterations):
             await self._absorb(turn, drain())
             response = await self._ask(turn, ToolChoice.AUTO)
             if response.tool_calls:
@@ -272,7 +323,8 @@ class AgentLoop:
                 await self._nudge(turn, render.ask_again())
                 continue
             return self._conclude(turn, parts, response)
-        await self._nudge(turn, render.limit_reached(self._limits.max_iterations))
+        turn.ending = f"it had taken {turn.profile.max_iterations} steps, as many as it may"
+        await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
         response = await self._ask(turn, ToolChoice.NONE)
         await self._pay(turn, response)
         return self._conclude(turn, parts, response)
@@ -281,7 +333,7 @@ class AgentLoop:
         """Count what an empty answer used, of which nothing enters the log."""
         if response.usage is not None and not response.content.strip():
             call = ModelCall(turn.model, response.provider, response.usage)
-            await self._sessions.spend(turn.inbound.session_key, call)
+            await self._sessions.spend(turn.inbound.account, call)
 
     def _conclude(self, turn: _Turn, parts: list[str], response: LLMResponse) -> str:
         """The answer for the person; the model's last words wait for the settling transaction."""
@@ -293,12 +345,31 @@ class AgentLoop:
         return answer or ("" if turn.delivered else NO_ANSWER)
 
     async def _ask(self, turn: _Turn, choice: ToolChoice) -> LLMResponse:
+        await self._make_room(turn)
         try:
             return await self._call_model(turn, choice)
         except ContextOverflow:
-            if not await self._compact(turn):
+            if not await self._make_room(turn, overflowed=True):
                 raise
             return await self._call_model(turn, choice)
+
+    async def _make_room(self, turn: _Turn, *, overflowed: bool = False) -> bool:
+        """Have something give way where the request is too large; whether something did."""
+        view = View(
+            inbound=turn.inbound,
+            chosen=turn.chosen,
+            entries=tuple(turn.entries),
+            used=turn.gauge.used(turn.messages),
+            fixed=turn.gauge.used(turn.messages[:1]),
+            factor=turn.gauge.factor,
+            emit=turn.emit,
+        )
+        entries = await self.window.fitted(view, overflowed=overflowed)
+        if entries is None:
+            return False
+        turn.entries = list(entries)
+        turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
+        return True
 
     async def _call_model(self, turn: _Turn, choice: ToolChoice) -> LLMResponse:
         chosen = turn.chosen
@@ -313,7 +384,7 @@ class AgentLoop:
             async with asyncio.timeout(self._limits.model_s):
                 response = await chosen.provider.chat(
                     messages,
-                    self._tools.specs(),
+                    turn.profile.tools.specs(),
                     model=chosen.model,
                     max_tokens=chosen.max_tokens,
                     temperature=chosen.temperature,
@@ -327,6 +398,12 @@ class AgentLoop:
             ) from error
         if response.usage is not None:
             turn.usage += response.usage
+            if not response.footnote and not has_pictures(messages):
+                await self._sessions.calibration.observe(
+                    chosen.model,
+                    estimated=turn.gauge.raw(turn.messages),
+                    reported=response.usage.input_tokens,
+                )
             turn.emit(UsageReported(response.usage, response.model or chosen.model))
         turn.model = response.model or chosen.model
         turn.footnote = response.footnote
@@ -336,13 +413,13 @@ class AgentLoop:
     async def _record_calls(self, turn: _Turn, response: LLMResponse) -> None:
         """Log the calls before any runs; synced when one of them may change something."""
         writes = any(
-            self._tools.effect_of(call.name) is Effect.WRITE for call in response.tool_calls
+            turn.profile.tools.effect_of(call.name) is Effect.WRITE for call in response.tool_calls
         )
         await self._append(turn, _assistant_draft(turn, response), durable=writes)
 
     async def _run_calls(self, turn: _Turn, calls: Sequence[ToolCall], drain: Drain) -> None:
         """Run the calls of one step: reads side by side, the rest in order."""
-        groups = self._grouped(calls)
+        groups = _grouped(calls, turn.profile.tools)
         for place, group in enumerate(groups):
             arrivals = drain() if place else ()
             if arrivals:
@@ -365,18 +442,6 @@ class AgentLoop:
             for call, result in zip(group, results, strict=True):
                 await self._record_result(turn, call, result)
 
-    def _grouped(self, calls: Sequence[ToolCall]) -> list[list[ToolCall]]:
-        groups: list[list[ToolCall]] = []
-        reading = False
-        for call in calls:
-            reads = self._tools.effect_of(call.name) is Effect.READ
-            if reads and reading:
-                groups[-1].append(call)
-            else:
-                groups.append([call])
-            reading = reads
-        return groups
-
     async def _run_call(self, turn: _Turn, call: ToolCall) -> ToolResult:
         return await self._run_tool(turn.inbound, call, turn.trust, turn.environment, turn.emit)
 
@@ -388,6 +453,7 @@ class AgentLoop:
         environment: Mapping[str, str],
         emit: Emit,
     ) -> ToolResult:
+        profile = self._profile(inbound)
         context = ToolContext(
             session_key=inbound.session_key,
             inbound_id=inbound.id,
@@ -401,13 +467,13 @@ class AgentLoop:
             origin=inbound.origin,
             profile=inbound.profile,
             attended=inbound.attended,
-            workspace=self._context.workspace,
+            workspace=profile.context.workspace,
             environment=environment,
             emit=emit,
         )
-        emit(ToolStarted(call.id, call.name, self._tools.summary(call)))
+        emit(ToolStarted(call.id, call.name, profile.tools.summary(call)))
         started = time.monotonic()
-        result = await self._tools.execute(call, context)
+        result = await profile.tools.execute(call, context)
         seconds = time.monotonic() - started
         emit(ToolFinished(call.id, call.name, result.ok, seconds))
         logger.bind(session=inbound.session_key, inbound=inbound.id).info(
@@ -444,7 +510,7 @@ class AgentLoop:
                 continue
             turn.seen.add(inbound.id)
             attached = await self._attached(inbound)
-            message = self._context.user_message(
+            message = turn.profile.context.user_message(
                 attached.said_with(inbound.content),
                 attached.images,
                 inbound.channel,
@@ -471,41 +537,13 @@ class AgentLoop:
         turn.entries.extend(appended)
         turn.messages.extend(draft.message for draft in drafts if draft.message is not None)
 
-    async def _compact(self, turn: _Turn) -> bool:
-        """Leave older conversation out of what the model sees; False when there is none.
-
-        What is kept begins with a person's message and is at most half as long. The log keeps
-        everything; the entry appended says where the model's view begins.
-        """
-        sizes = [0 if entry.message is None else _size([entry.message]) for entry in turn.entries]
-        allowed = sum(sizes) // 2
-        start = kept = 0
-        for place in range(len(sizes) - 1, -1, -1):
-            kept += sizes[place]
-            if turn.entries[place].kind is EntryKind.USER:
-                if start and kept > allowed:
-                    break
-                start = place
-        if not start:
-            return False
-        mark = _draft(
-            turn.inbound, EntryKind.COMPACTED, UserMessage(render.compacted()), Trust.TRUSTED
-        )
-        mark = replace(mark, keeps_from=turn.entries[start].seq)
-        appended = await self._sessions.append(turn.inbound.session_key, [mark])
-        turn.entries = [*appended, *turn.entries[start:]]
-        turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
-        logger.bind(session=turn.inbound.session_key).info(
-            "the context window was full: earlier conversation left out for the model"
-        )
-        return True
-
 
 @dataclass(slots=True)
 class _Turn:
     """The state of one running turn; ``run_turn``'s task is its only owner."""
 
     inbound: InboundMessage
+    profile: Profile
     chosen: ChosenModel
     effort: str | None
     emit: Emit
@@ -514,6 +552,7 @@ class _Turn:
     seen: set[str]
     trust: Trust
     environment: Mapping[str, str]
+    gauge: Gauge
     consumed: list[str] = field(default_factory=list)
     tools_used: list[str] = field(default_factory=list)
     usage: Usage = Usage()
@@ -523,6 +562,7 @@ class _Turn:
     delivered: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     told_of_blindness: bool = False
+    ending: str = ""
 
     def resume(self, entries: Sequence[Entry]) -> None:
         """Take up what the turn had done before it was cut off.
@@ -555,6 +595,8 @@ class _Turn:
             usage=self.usage,
             model=self.model,
             footnote=self.footnote,
+            trust=self.trust,
+            ending=self.ending,
         )
 
 
@@ -591,6 +633,24 @@ def _last_words(entry: Entry) -> str:
     return ""
 
 
+def _said(entry: Entry) -> str:
+    """What an assistant entry says, beside its calls if it has any."""
+    return entry.message.content.strip() if isinstance(entry.message, AssistantMessage) else ""
+
+
+def _grouped(calls: Sequence[ToolCall], tools: ToolRegistry) -> list[list[ToolCall]]:
+    groups: list[list[ToolCall]] = []
+    reading = False
+    for call in calls:
+        reads = tools.effect_of(call.name) is Effect.READ
+        if reads and reading:
+            groups[-1].append(call)
+        else:
+            groups.append([call])
+        reading = reads
+    return groups
+
+
 def _words(text: str) -> str:
     return " ".join(text.split())
 
@@ -624,6 +684,7 @@ def _assistant_draft(turn: _Turn, response: LLMResponse) -> Draft:
         model=turn.model,
         provider=response.provider,
         usage=response.usage,
+        account=turn.inbound.account,
     )
 
 
@@ -665,15 +726,3 @@ def _filtered(emit: Emit) -> Callable[[Event], None]:
                 emit(event)
 
     return pass_on
-
-
-def _size(messages: Sequence[ChatMessage]) -> int:
-    """Characters of a request's messages, calls included."""
-    total = 0
-    for message in messages:
-        total += len(message.content)
-        if isinstance(message, UserMessage | ToolMessage):
-            total += len(message.images) * PICTURE_TOKENS * CHARS_PER_TOKEN
-        if isinstance(message, AssistantMessage):
-            total += sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
-    return total

@@ -11,17 +11,26 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from loguru import logger
 from pydantic import TypeAdapter, ValidationError
 
 from nanobot.agent.turn import Settlement
-from nanobot.core.messages import InboundMessage, OutboundMessage
+from nanobot.core.identity import Origin, Role
+from nanobot.core.messages import (
+    AnswerKind,
+    AnswerRule,
+    InboundMessage,
+    OpenErrand,
+    OutboundMessage,
+)
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.session.log import append_in
 from nanobot.store.database import Database
+
+T = TypeVar("T")
 
 OUTBOUND_EXPIRY = timedelta(hours=48)
 """An outbound that could not be delivered for so long becomes a dead letter."""
@@ -143,6 +152,7 @@ class MessageBus:
         self._inbound_listeners: list[Callable[[Pending], None]] = []
         self._outbound_listeners: list[Callable[[Undelivered], None]] = []
         self._settled = asyncio.Event()
+        self._committing: set[asyncio.Task[Any]] = set()
 
     def on_inbound(self, listener: Callable[[Pending], None]) -> None:
         """Call ``listener`` (on the event loop) with each inbound accepted, in order."""
@@ -160,10 +170,9 @@ class MessageBus:
         For what the assistant itself or its owner's terminal posts: it is never held back.
         """
         now = self._clock().timestamp()
-        accepted = await self._database.write(
-            lambda connection: post_in(connection, [message], now), durable=True
+        accepted = await self._commit(
+            lambda connection: post_in(connection, [message], now), self._announce
         )
-        self._announce(accepted)
         return bool(accepted)
 
     async def post_all(
@@ -174,7 +183,7 @@ class MessageBus:
         Waits while ``max_queued`` messages wait to be answered, or answers to be delivered to the
         channel, so that the platform keeps what we cannot. Synced when it returns. Returns the
         messages that were new; the dispatcher hears of them after the commit. An id counts as
-        new again when what it named before is older than ``DOUBLES``.
+        new again when what it named before is older than ``DOUBLES`` and was something else.
         """
         for channel in {message.channel for message in messages}:
             await self._room_for(channel)
@@ -190,12 +199,11 @@ class MessageBus:
                     (update.id, update.channel, update.raw, update.error, stamp),
                 )
             named = [
-                replace(message, id=_unused(connection, message.id, stale)) for message in messages
+                replace(message, id=_unused(connection, message, stale)) for message in messages
             ]
             return post_in(connection, named, stamp)
 
-        accepted = await self._database.write(write, durable=True)
-        self._announce(accepted)
+        accepted = await self._commit(write, self._announce)
         return tuple(pending.message for pending in accepted)
 
     async def _room_for(self, channel: str) -> None:
@@ -252,6 +260,36 @@ class MessageBus:
             if page or not rows:
                 return page
 
+    async def find(self, inbound_id: str) -> InboundMessage | None:
+        """An inbound by its id, settled or not; None when there is none that can be read."""
+        row = await self._database.read(
+            lambda connection: connection.execute(
+                "SELECT payload FROM inbox WHERE id = ?", (inbound_id,)
+            ).fetchone()
+        )
+        try:
+            return None if row is None else _inbound().validate_json(row[0])
+        except ValidationError:
+            return None
+
+    async def errands(self, session: str | None = None) -> list[OpenErrand]:
+        """The subagents' tasks that are not done, of one session or of all, the oldest first."""
+        rows = await self._database.read(
+            lambda connection: connection.execute(
+                "SELECT payload, received_at FROM inbox "
+                "WHERE state = 'pending' AND session GLOB 'subagent:*' ORDER BY seq"
+            ).fetchall()
+        )
+        found = []
+        for payload, at in rows:
+            try:
+                task = _inbound().validate_json(payload)
+            except ValidationError:
+                continue  # becomes a dead letter where the inbox is read
+            if task.errand is not None and session in (None, task.errand.session):
+                found.append(OpenErrand(task, task.errand, _when(at)))
+        return found
+
     async def _bury_row(self, box: str, seq: int) -> None:
         """Make a row that cannot be read a dead letter."""
         now = self._clock().timestamp()
@@ -293,7 +331,8 @@ class MessageBus:
         """Mark what a turn consumed as settled, with its last words and replies: one transaction.
 
         ``posts`` are inbounds that follow from it (a subagent's report). ``state`` is ``done``,
-        ``dead`` or ``interrupted``. Doing it twice is doing it once.
+        ``dead`` or ``interrupted``. Doing it twice is doing it once, and nothing follows from what
+        another has settled meanwhile.
         """
         now = self._clock()
         stamp = now.timestamp()
@@ -302,21 +341,26 @@ class MessageBus:
         def write(
             connection: sqlite3.Connection,
         ) -> tuple[tuple[Pending, ...], tuple[Undelivered, ...]]:
+            closed = 0
             for inbound_id in settlement.consumed:
-                connection.execute(
+                closed += connection.execute(
                     "UPDATE inbox SET state = ?, error = ?, settled_at = ?, not_before = NULL "
                     "WHERE id = ? AND state = 'pending'",
                     (state, error, stamp, inbound_id),
-                )
+                ).rowcount
             if settlement.entries:
                 append_in(connection, settlement.session, settlement.entries, now)
             queued = _queue_in(connection, outbounds, stamp, expires)
-            return post_in(connection, posts, stamp), queued
+            return post_in(connection, posts if closed else (), stamp), queued
 
-        accepted, queued = await self._database.write(write, durable=True)
-        self._settled.set()
-        self._announce(accepted)
-        self._announce_outbound(queued)
+        def announce(
+            committed: tuple[tuple[Pending, ...], tuple[Undelivered, ...]],
+        ) -> None:
+            self._settled.set()
+            self._announce(committed[0])
+            self._announce_outbound(committed[1])
+
+        await self._commit(write, announce)
 
     async def defer(self, inbound_id: str, until: datetime, *, attempts_back: bool) -> None:
         """Try an inbound again at ``until``, also after a restart; its asker has been told.
@@ -338,12 +382,53 @@ class MessageBus:
         """Put messages into the outbox, durably; returns those whose id was not there yet."""
         now = self._clock()
         expires = (now + self.outbound_expiry).timestamp()
-        queued = await self._database.write(
+        queued = await self._commit(
             lambda connection: _queue_in(connection, outbounds, now.timestamp(), expires),
-            durable=True,
+            self._announce_outbound,
         )
-        self._announce_outbound(queued)
         return tuple(undelivered.message for undelivered in queued)
+
+    async def put(
+        self,
+        posts: Sequence[InboundMessage],
+        outbounds: Sequence[OutboundMessage],
+        *,
+        when: Callable[[sqlite3.Connection], bool],
+    ) -> bool:
+        """Post and queue in one synced transaction with what ``when`` writes, if it says True."""
+        now = self._clock()
+        stamp, expires = now.timestamp(), (now + self.outbound_expiry).timestamp()
+
+        def write(
+            connection: sqlite3.Connection,
+        ) -> tuple[bool, tuple[Pending, ...], tuple[Undelivered, ...]]:
+            if not when(connection):
+                return False, (), ()
+            queued = _queue_in(connection, outbounds, stamp, expires)
+            return True, post_in(connection, posts, stamp), queued
+
+        def announce(
+            committed: tuple[bool, tuple[Pending, ...], tuple[Undelivered, ...]],
+        ) -> None:
+            self._announce(committed[1])
+            self._announce_outbound(committed[2])
+
+        done, _, _ = await self._commit(write, announce)
+        return done
+
+    async def last_chat(self) -> AnswerRule | None:
+        """Where the owner wrote last (not in a group, not at the terminal), as a place to answer.
+
+        None when they never did.
+        """
+
+        def read(connection: sqlite3.Connection) -> AnswerRule | None:
+            row = connection.execute("SELECT channel, chat_id, thread_id FROM last_chat").fetchone()
+            if row is None:
+                return None
+            return AnswerRule(channel=row[0], chat_id=row[1], thread_id=row[2])
+
+        return await self._database.read(read)
 
     async def holds(self, outbound_id: str) -> bool:
         """Whether an outbound with this id was ever queued."""
@@ -486,59 +571,56 @@ class MessageBus:
         return await (self._retry_inbound if letter.box == "in" else self._retry_outbound)(letter)
 
     async def _retry_inbound(self, letter: DeadLetter) -> bool:
-        def write(connection: sqlite3.Connection) -> InboundMessage | None:
+        def write(connection: sqlite3.Connection) -> tuple[Pending, ...]:
             row = connection.execute(
                 "SELECT payload FROM inbox WHERE seq = ? AND state = 'dead'", (letter.seq,)
             ).fetchone()
             if row is None:
-                return None
+                return ()
             try:
                 message = _inbound().validate_json(row[0])
             except ValidationError:
-                return None
+                return ()
             connection.execute(
                 "UPDATE inbox SET state = 'pending', attempts = 0, not_before = NULL, told = 0, "
                 "error = NULL, settled_at = NULL WHERE seq = ?",
                 (letter.seq,),
             )
-            return message
+            return (Pending(message, seq=letter.seq, retried=True),)
 
-        message = await self._database.write(write, durable=True)
-        if message is not None:
-            self._announce([Pending(message, seq=letter.seq, retried=True)])
-        return message is not None
+        retried = await self._commit(write, self._announce)
+        return bool(retried)
 
     async def _retry_outbound(self, letter: DeadLetter) -> bool:
         expires = (self._clock() + self.outbound_expiry).timestamp()
 
-        def write(connection: sqlite3.Connection) -> Undelivered | None:
+        def write(connection: sqlite3.Connection) -> tuple[Undelivered, ...]:
             row = connection.execute(
                 f"SELECT {_OUTBOX_COLUMNS} FROM outbox WHERE seq = ? AND state = 'dead'",
                 (letter.seq,),
             ).fetchone()
             if row is None:
-                return None
+                return ()
             try:
                 undelivered = _undelivered(connection, row)
             except ValidationError:
-                return None
+                return ()
             connection.execute(
                 "UPDATE outbox SET state = 'pending', attempts = 0, not_before = NULL, "
                 "error = NULL, settled_at = NULL, expires_at = ? WHERE seq = ?",
                 (expires, letter.seq),
             )
-            return replace(
+            afresh = replace(
                 undelivered,
                 attempts=0,
                 not_before=None,
                 expires_at=_when(expires),
                 retried=True,
             )
+            return (afresh,)
 
-        undelivered = await self._database.write(write, durable=True)
-        if undelivered is not None:
-            self._announce_outbound([undelivered])
-        return undelivered is not None
+        retried = await self._commit(write, self._announce_outbound)
+        return bool(retried)
 
     async def drop(self, letter: DeadLetter) -> bool:
         """Forget a dead letter; False when it is none any more. Its id stays known."""
@@ -603,6 +685,26 @@ class MessageBus:
 
         await self._database.write(write, durable=durable)
 
+    async def _commit(
+        self,
+        write: Callable[[sqlite3.Connection], T],
+        announce: Callable[[T], None],
+    ) -> T:
+        """Write durably, then announce it, even if whoever waits for it is cancelled meanwhile.
+
+        What is committed and not announced would lie there until the next start.
+        """
+
+        async def work() -> T:
+            committed = await self._database.write(write, durable=True)
+            announce(committed)
+            return committed
+
+        task = asyncio.create_task(work(), name="bus commit")
+        self._committing.add(task)
+        task.add_done_callback(self._committing.discard)
+        return await asyncio.shield(task)
+
     def _announce(self, accepted: Iterable[Pending]) -> None:
         for pending in accepted:
             for listener in self._inbound_listeners:
@@ -627,25 +729,48 @@ def post_in(
                 message.id,
                 message.session_key,
                 message.channel,
-                _inbound().dump_json(message).decode(),
+                _stored(message),
                 stamp,
             ),
         )
         if cursor.rowcount:
             accepted.append(Pending(message, seq=cursor.lastrowid or 0))
+            if _is_owners_chat(message):
+                connection.execute(
+                    "INSERT OR REPLACE INTO last_chat (one, channel, chat_id, thread_id) "
+                    "VALUES (1, ?, ?, ?)",
+                    (message.channel, message.chat_id, message.thread_id),
+                )
     return tuple(accepted)
 
 
-def _unused(connection: sqlite3.Connection, inbound_id: str, stale: float) -> str:
-    """The id itself, or with a number where it named something else before ``stale``."""
-    candidate, number = inbound_id, 1
+def _is_owners_chat(message: InboundMessage) -> bool:
+    return (
+        message.origin is Origin.USER
+        and message.role is Role.OWNER
+        and not message.is_group
+        and message.answer.kind is AnswerKind.REPLY
+    )
+
+
+def _unused(connection: sqlite3.Connection, message: InboundMessage, stale: float) -> str:
+    """The message's id, or with a number where that named something else before ``stale``.
+
+    The same message is known whatever the clock has done since.
+    """
+    candidate, number = message.id, 1
     while connection.execute(
-        "SELECT 1 FROM inbox WHERE id = ? AND state <> 'pending' AND received_at < ?",
-        (candidate, stale),
+        "SELECT 1 FROM inbox WHERE id = ? AND state <> 'pending' AND received_at < ? "
+        "AND payload <> ?",
+        (candidate, stale, _stored(replace(message, id=candidate))),
     ).fetchone():
         number += 1
-        candidate = f"{inbound_id}~{number}"
+        candidate = f"{message.id}~{number}"
     return candidate
+
+
+def _stored(message: InboundMessage) -> str:
+    return _inbound().dump_json(message).decode()
 
 
 def _queue_in(

@@ -9,7 +9,7 @@ import time
 
 from loguru import logger
 
-from nanobot import __version__
+from nanobot import __version__, event_loop
 from nanobot.app import open_app, serve
 from nanobot.cli.context import CliContext
 from nanobot.cli.notify import Notifier
@@ -33,7 +33,7 @@ def run(cli: CliContext, *, verbose: bool) -> None:
         log_to_file(cli.home, all_secrets(loaded.config), verbose=verbose)
         for hint in config_hints(loaded.config):
             logger.warning("{}", hint)
-        asyncio.run(_serve(cli, loaded))
+        event_loop.run(_serve(cli, loaded))
 
 
 def _acquire(lock: HomeLock, cli: CliContext) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 
+from nanobot import event_loop
 from nanobot.app import App, open_app
 from nanobot.channels.console import ConsoleServer, inbound_of, reply_of
 from nanobot.channels.socket_protocol import Question, Reply
@@ -73,7 +74,7 @@ class LocalTalk:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._main())
+            event_loop.run(self._main())
         except BaseException as error:
             if self._started.done():
                 raise
@@ -95,10 +96,11 @@ class LocalTalk:
                 holder="REPL",
                 ask=app.dispatcher.ask,
                 status=app.status,
-                letters=app.letters,
+                answers=app.answers(),
             )
             if self._serves_socket:
                 await server.start()
+                await app.consolidator.start()
             self._started.set_result(app)
             await self._leave.wait()
             await server.close()

@@ -6,6 +6,8 @@ import asyncio
 import socket
 from collections.abc import Mapping
 
+from loguru import logger
+
 
 class Notifier:
     """Sends states to ``NOTIFY_SOCKET``; without one everything here does nothing."""
@@ -15,12 +17,19 @@ class Notifier:
         self._interval_us = int(environ.get("WATCHDOG_USEC") or 0)
 
     def tell(self, state: str) -> None:
-        """Send one state, such as ``READY=1``."""
+        """Send one state, such as ``READY=1``.
+
+        A supervisor that does not read, or has gone, neither holds the event loop up nor ends us.
+        """
         if not self._address:
             return
         address = self._address.replace("@", "\0", 1) if self._address[0] == "@" else self._address
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
-            connection.sendto(state.encode(), address)
+            connection.setblocking(False)
+            try:
+                connection.sendto(state.encode(), address)
+            except OSError as error:
+                logger.warning("the supervisor could not be told {}: {}", state, error)
 
     async def feed_watchdog(self) -> None:
         """Say that the event loop is alive, twice in each interval the supervisor allows."""

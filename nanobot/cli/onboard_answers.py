@@ -14,7 +14,6 @@ from nanobot.cli.onboard_plan import (
     Answers,
     Found,
     Present,
-    ollama_base,
     provider_by_key,
     provider_by_model,
     split_ids,
@@ -25,6 +24,7 @@ from nanobot.cli.onboard_plan import (
 )
 from nanobot.cli.show import printable
 from nanobot.core.errors import ConfigError, ProviderError
+from nanobot.providers import ollama
 from nanobot.providers.registry import BY_NAME, SPECS
 
 _Wrong: TypeAlias = Callable[[str], str]
@@ -101,7 +101,7 @@ def _wrong_provider(name: str) -> str:
 def _base(provider: str, given: Answers, present: Present) -> str:
     """The address to write down: Ollama's always, so that nothing else is chosen for its models."""
     if provider == "ollama" and not given.api_base:
-        return ollama_base(present.environ)
+        return ollama.base(present.environ)
     return given.api_base
 
 
@@ -192,7 +192,7 @@ def _ask_for_model(given: Answers, found: Found, present: Present, *, check: boo
 def _ask_provider(found: Found) -> str:
     """Which provider: a number of the list, or a name."""
     ready = {
-        **({"ollama": f"runs here: {_some(found.ollama)}"} if found.ollama else {}),
+        **({"ollama": f"runs at {found.ollama_at}: {_some(found.ollama)}"} if found.ollama else {}),
         **{name: f"{variable} is set" for name, variable in found.keys.items()},
     }
     others = [spec.name for spec in SPECS if spec.name not in ready]

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from nanobot.config.keys import KeyPath, as_spelled, dotted
 from nanobot.config.loader import LoadedConfig, parse_document, read_text
+from nanobot.config.schema import address_of
 from nanobot.core.errors import ProviderError
 from nanobot.providers import ollama
 from nanobot.providers.registry import BY_NAME, SPECS, ProviderSpec, choose
@@ -47,11 +47,12 @@ class Found:
     """What can be used without typing anything.
 
     ``keys``: the environment variable that holds a provider's key, by provider. ``ollama``: the
-    models of the Ollama that runs here, those that can chat first.
+    models of the Ollama that runs at ``ollama_at``, those that can chat first.
     """
 
     keys: Mapping[str, str]
     ollama: tuple[str, ...]
+    ollama_at: str
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -67,7 +68,8 @@ def look_around(environ: Mapping[str, str]) -> Found:
         if any(environ.get(name) for name in spec.env)
     }
     models = ollama.running_models(environ)
-    return Found(keys, tuple(sorted(models, key=lambda model: bool(_EMBEDS.search(model)))))
+    chatting_first = tuple(sorted(models, key=lambda model: bool(_EMBEDS.search(model))))
+    return Found(keys, chatting_first, ollama.address(environ))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,14 +229,6 @@ def _value_at(data: Any, path: KeyPath) -> tuple[bool, Any]:
     return True, data
 
 
-def ollama_base(environ: Mapping[str, str]) -> str:
-    """The Chat Completions address of the Ollama that runs here."""
-    address = environ.get("OLLAMA_HOST") or ollama.DEFAULT
-    parts = urlsplit(address if "//" in address else f"http://{address}")
-    host = "127.0.0.1" if parts.hostname in (None, "0.0.0.0") else parts.hostname
-    return f"http://{host}:{parts.port or 11434}/v1"
-
-
 # --------------------------------------------------------- what is wrong with an answer, or ""
 
 
@@ -250,9 +244,11 @@ def wrong_key(key: str, provider: str) -> str:
 
 def wrong_base(address: str) -> str:
     """What is wrong with an endpoint's address."""
-    if re.fullmatch(r"https?://[^\s/?#]+\S*", address, re.IGNORECASE):
-        return ""
-    return "an address begins with http:// or https://, such as http://127.0.0.1:8000/v1"
+    try:
+        address_of("https?")(address)
+    except ValueError:
+        return "an address begins with http:// or https://, such as http://127.0.0.1:8000/v1"
+    return ""
 
 
 def wrong_token(token: str) -> str:

@@ -16,7 +16,7 @@ OFFLINE = (
     "nanobot: no model is configured, so the built-in offline model answers "
     "(`nanobot agent -m help` lists what it understands). To connect a real one: {how}"
 )
-WITH_OLLAMA = "`nanobot config set agents.defaults.model ollama/{model}` (Ollama runs here)."
+WITH_OLLAMA = "`nanobot onboard --yes` (it takes {model} of the Ollama that runs at {address})."
 WITH_KEY = "`nanobot onboard` (it asks for a provider, its key and a model)."
 _EXITS = {
     "": 0,
@@ -68,10 +68,12 @@ def _for_eyes(text: str, *, markdown: bool) -> str:
 
 def offline_hint(cli: CliContext) -> str:
     """How to connect a real model: the one that runs here already, or one with a key."""
-    from nanobot.providers.ollama import running_models
+    from nanobot.cli.onboard_plan import look_around
 
-    models = running_models(cli.environ)
-    return OFFLINE.format(how=WITH_OLLAMA.format(model=models[0]) if models else WITH_KEY)
+    found = look_around(cli.environ)
+    if not found.ollama:
+        return OFFLINE.format(how=WITH_KEY)
+    return OFFLINE.format(how=WITH_OLLAMA.format(model=found.ollama[0], address=found.ollama_at))
 
 
 def _as_json(reply: Reply) -> str:

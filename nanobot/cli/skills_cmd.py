@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanobot.cli.context import CliContext
+from nanobot.cli.show import printable
 from nanobot.core.errors import NanobotError
 
 if TYPE_CHECKING:
@@ -68,13 +69,22 @@ def list_(ctx: typer.Context, as_json: _Json = False) -> None:
         ]
         _print({"skills": shown, "broken": broken, "tokens": total, "formula": FORMULA})
         return
-    for standing in snapshot.standings:
-        skill = standing.skill
-        cost = f"{entry_cost(standing):>5} tokens"
-        typer.echo(f"{skill.name:<24} {cost}  {skill.source.value:<9}  {state_of(standing)}")
-    for one in snapshot.broken:
-        typer.echo(f"{one.name:<24} broken: {one.reason}")
-    typer.echo(f"all together: {total} tokens of every prompt ({FORMULA})")
+    rows = [
+        (
+            standing.skill.name,
+            f"{entry_cost(standing):>5} tokens",
+            standing.skill.source.value,
+            state_of(standing),
+        )
+        for standing in snapshot.standings
+    ]
+    rows += [
+        (one.name, " " * 12, one.source.value, f"broken: {one.reason}") for one in snapshot.broken
+    ]
+    width = max((len(printable(name)) for name, *_ in rows), default=0)
+    for name, cost, source, state in rows:
+        _echo(f"{printable(name):<{width}}  {cost}  {source:<9}  {state}")
+    _echo(f"All together {total} tokens of every prompt: {FORMULA}.")
 
 
 @skills_app.command()
@@ -88,8 +98,8 @@ def show(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     if as_json:
         _print({**_shown(standing), "text": text})
         return
-    typer.echo(f"{standing.skill.path} ({standing.skill.source.value}): {state_of(standing)}\n")
-    typer.echo(text)
+    _echo(f"{standing.skill.path} ({standing.skill.source.value}): {state_of(standing)}\n")
+    _echo(text)
 
 
 @skills_app.command()
@@ -123,7 +133,7 @@ def check(
         _print({"ok": not bad, "skills": chosen})
     else:
         for key, lines in chosen.items():
-            typer.echo(f"{key}: {'; '.join(lines) or 'in order'}")
+            _echo(f"{key}: {'; '.join(lines) or 'in order'}")
     if bad:
         raise typer.Exit(1)
 
@@ -176,11 +186,11 @@ def deps(
         ]
         _print({"missing": list(standing.missing), "install": shown})
         return
-    typer.echo(f"missing: {', '.join(standing.missing) or 'nothing'}")
+    _echo(f"missing: {', '.join(standing.missing) or 'nothing'}")
     for offer in found:
-        typer.echo(f"{offer.label}: {shlex.join(offer.command) or f'download {offer.url}'}")
+        _echo(f"{offer.label}: {shlex.join(offer.command) or f'download {offer.url}'}")
     if not found:
-        typer.echo("the skill names no installer that works here")
+        _echo("the skill names no installer that works here")
     for offer in found if run else ():
         if not offer.command:
             raise SkillsError(f"download {offer.url} yourself, look at it, and put it on PATH")
@@ -289,9 +299,9 @@ def search(
         )
         return
     for one in found:
-        typer.echo(f"{one.slug:<30} {one.version:<10} {one.summary}")
+        _echo(f"{one.slug:<30} {one.version:<10} {one.summary}")
     if not found:
-        typer.echo("nothing found")
+        _echo("nothing found")
 
 
 @skills_app.command()
@@ -385,14 +395,14 @@ def _confirm(candidate: Candidate, *, yes: bool, accept: bool, quiet: bool) -> N
     """Show a candidate and have it agreed to; raises SkillsError when it is not."""
     if not quiet:
         skill = candidate.skill
-        typer.echo(f"{candidate.name} {candidate.version} from {candidate.source}", err=True)
-        typer.echo(f"  {skill.description}", err=True)
+        _echo(f"{candidate.name} {candidate.version} from {candidate.source}", err=True)
+        _echo(f"  {skill.description}", err=True)
         for path, file in sorted(candidate.bundle.items()):
             mark = " (executable)" if file.executable else ""
-            typer.echo(f"  {path}, {len(file.data)} bytes{mark}", err=True)
+            _echo(f"  {path}, {len(file.data)} bytes{mark}", err=True)
     if candidate.findings:
         for finding in candidate.findings:
-            typer.echo(f"  ! {finding}", err=True)
+            _echo(f"  ! {finding}", err=True)
         if not accept:
             raise SkillsError(
                 f"not installed: the scan of {candidate.name} found {len(candidate.findings)} "
@@ -438,13 +448,18 @@ def _said(value: dict[str, Any], text: str, as_json: bool) -> None:
     if as_json:
         _print(value)
     else:
-        typer.echo(text)
+        _echo(text)
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    """Print what may hold the words of whoever wrote a skill, so that no terminal obeys them."""
+    typer.echo(printable(text), err=err)
 
 
 def _print(value: Any) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    _echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def _warn(lines: Iterable[str]) -> None:
     for line in lines:
-        typer.echo(f"warning: {line}", err=True)
+        _echo(f"warning: {line}", err=True)

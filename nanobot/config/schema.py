@@ -13,6 +13,7 @@ from datetime import time
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -75,11 +76,13 @@ def _as_text(value: object) -> object:
     return value
 
 
-def _address_of(*schemes: str) -> Callable[[str], str]:
+def address_of(*schemes: str) -> Callable[[str], str]:
+    """A check of absolute URLs with these schemes; it raises ValueError for anything else."""
     pattern = re.compile(rf"({'|'.join(schemes)})://[^\s/?#]+\S*", re.IGNORECASE)
 
     def check(value: str) -> str:
-        if not pattern.fullmatch(value):
+        parts = urlsplit(value)  # raises ValueError itself, as .port does
+        if not pattern.fullmatch(value) or not parts.hostname or parts.port == 0:
             raise ValueError("not an address")
         return value
 
@@ -153,12 +156,12 @@ SecretText: TypeAlias = Annotated[SecretStr, BeforeValidator(_as_text)]
 OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_empty_is_unset)]
 Identity: TypeAlias = Annotated[str, BeforeValidator(_as_text), Expected("text or a whole number")]
 OptionalAddress: TypeAlias = Annotated[
-    Annotated[str, AfterValidator(_address_of("https?"))] | None,
+    Annotated[str, AfterValidator(address_of("https?"))] | None,
     BeforeValidator(_empty_is_unset),
     Expected("an http:// or https:// address"),
 ]
 OptionalProxy: TypeAlias = Annotated[
-    Annotated[str, AfterValidator(_address_of("https?", "socks[45]h?"))] | None,
+    Annotated[str, AfterValidator(address_of("https?", "socks[45]h?"))] | None,
     BeforeValidator(_empty_is_unset),
     Expected("an http://, https:// or socks5:// address"),
 ]
@@ -232,6 +235,16 @@ class AgentDefaults(Section):
         ge=1024,
         description="Window of the model, in tokens. Unset: what is known of the model.",
     )
+    bootstrap_file_chars: Whole = Field(
+        default=20_000,
+        ge=1000,
+        description="Characters of one bootstrap file, or of MEMORY.md, in the prompt.",
+    )
+    bootstrap_chars: Whole = Field(
+        default=60_000,
+        ge=1000,
+        description="Characters of all bootstrap files together in the prompt.",
+    )
     max_tool_iterations: Whole = Field(
         default=20, ge=1, description="Model calls of one turn before it must sum up."
     )
@@ -250,9 +263,6 @@ class AgentDefaults(Section):
     max_concurrent_turns: Whole = Field(
         default=64, ge=1, description="Turns that run at the same time, over all chats."
     )
-    max_concurrent_subagents: Whole = Field(
-        default=4, ge=1, description="Subagents that run at the same time; others wait."
-    )
     model_timeout_s: Whole = Field(
         default=600, ge=1, description="Wall-clock limit of one model call, in seconds."
     )
@@ -266,10 +276,40 @@ class AgentDefaults(Section):
     )
 
 
+class SubagentsConfig(Section):
+    """How subagents work: helpers that the assistant gives a task of its own."""
+
+    max_concurrent: Whole = Field(
+        default=4, ge=1, description="Subagents that run at the same time; others wait."
+    )
+    max_iterations: Whole = Field(
+        default=15, ge=1, description="Model calls of a subagent before it must sum up."
+    )
+    timeout_s: Whole = Field(
+        default=1800, ge=1, description="Wall-clock limit of a subagent's work, in seconds."
+    )
+    model: OptionalText = Field(
+        default=None, description="Model of subagents. Unset: that of the session they work for."
+    )
+
+
+class MemoryConfig(Section):
+    """How conversations become memory."""
+
+    model: str | None = Field(
+        default=None, description="Model that digests conversations. Unset: the session's own."
+    )
+    timeout_s: Whole = Field(
+        default=180, ge=1, description="Wall-clock limit of one digest, in seconds."
+    )
+
+
 class AgentsConfig(Section):
     """The assistant."""
 
     defaults: AgentDefaults = Field(default_factory=AgentDefaults)
+    subagents: SubagentsConfig = Field(default_factory=SubagentsConfig)
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)
 
 
 # ----------------------------------------------------------------------------------- providers
@@ -363,6 +403,15 @@ class TelegramConfig(Section):
     )
     streaming: bool = Field(
         default=True, description="Show an answer while it is written, by editing one message."
+    )
+    timeout_s: Whole = Field(
+        default=20, ge=1, le=45, description="Longest wait for the Bot API to answer a call."
+    )
+    poll_timeout_s: Whole = Field(
+        default=50,
+        ge=1,
+        le=50,
+        description="How long a poll waits for messages; less where a proxy cuts idle connections.",
     )
 
 

@@ -15,6 +15,7 @@ NanobotError
 ├── StoreError             the state on disk cannot be used as it is
 │   ├── StoreCorrupt       quarantine, go on, tell
 │   └── StoreUnavailable   disk full, read-only, or the writer has died
+├── JobError               a job or its schedule cannot be as it was asked for
 └── GatewayError           the process that holds the home cannot be used by this one
 """
 
@@ -99,6 +100,10 @@ class StoreCorrupt(StoreError):
 
 class StoreUnavailable(StoreError):
     """The disk is full or read-only, or the writer thread has died."""
+
+
+class JobError(NanobotError):
+    """A job or its schedule cannot be as it was asked for; the text says how to mend it."""
 
 
 class GatewayError(NanobotError):

@@ -1,4 +1,4 @@
-"""Text helpers that several parts share: shortening, fences."""
+"""Text helpers that several parts share: shortening, fences, JSON as models write it."""
 
 from __future__ import annotations
 
@@ -29,3 +29,13 @@ def fence(text: str, *, source: str, mark: str | None = None) -> str:
     """``text`` from outside between marks it cannot guess, with its source named."""
     token = mark or secrets.token_hex(4)
     return f"<untrusted {token} source={json.dumps(source)}>\n{text}\n</untrusted {token}>"
+
+
+def mended_json(text: str) -> object:
+    """What a model meant by JSON that is only written badly; None where nobody can tell."""
+    import json_repair
+
+    try:
+        return json_repair.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -82,8 +82,9 @@ class Adapter(ABC):
         except EndpointRefused as error:
             raise classify(error.failure, self._endpoint, model) from error
         except Garbled as error:
-            hint = self._endpoint.base_hint
-            raise self._later("what came is no answer", str(error), hint) from error
+            if not answer.is_finished:
+                hint = self._endpoint.base_hint
+                raise self._later("what came is no answer", str(error), hint) from error
         except ConnectionBroke as error:
             if not answer.is_finished:
                 hint = "" if error.was_made else self._endpoint.base_hint

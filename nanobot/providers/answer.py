@@ -17,6 +17,9 @@ from nanobot.providers.wire import nine_characters
 _CUT_BY_LENGTH = {"length", "max_tokens", "model_length"}
 _FILTERED = {"content_filter", "safety", "sensitive", "prohibited_content"}
 _BROKEN = {"error", "network_error"}
+# Of one call; more is a defect of the endpoint's, and adding it up would fail or mislead.
+_MOST_TOKENS = 10**9
+_MOST_DOLLARS = 10**6
 
 
 @dataclass(slots=True)
@@ -83,7 +86,7 @@ class Answer:
         if whole and not choices:
             raise EndpointRefused(failure_in_document(0, document))
         if isinstance(model := document.get("model"), str) and model:
-            self._model = model
+            self._model = _mended(model)
         self._take_usage(document)
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, Mapping):
@@ -112,7 +115,7 @@ class Answer:
             finish_reason=FinishReason.LENGTH if self._finish in _CUT_BY_LENGTH else finish,
             usage=self._usage,
             reasoning_content="".join(self._reasoning),
-            thinking_blocks=self._blocks.whole(),
+            thinking_blocks=tuple(map(_mended_block, self._blocks.whole())),
             model=self._model,
         )
 
@@ -226,7 +229,7 @@ class Answer:
             )
             or _number(usage.get("prompt_cache_hit_tokens"))
             or _number(usage.get("cached_tokens")),
-            cost_usd=float(cost) if isinstance(cost, int | float) else None,
+            cost_usd=_cost(cost),
         )
 
 
@@ -256,6 +259,14 @@ def _mended(text: str) -> str:
     return text
 
 
+def _mended_block(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A block with all its texts mended."""
+    text = json.dumps(block, ensure_ascii=False)
+    mended = _mended(text)
+    whole: Mapping[str, Any] = block if mended == text else json.loads(mended)
+    return whole
+
+
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -267,7 +278,15 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+    """A count of tokens; what cannot be one is 0."""
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
+
+
+def _cost(value: Any) -> float | None:
+    """An amount of dollars; what cannot be one is not known."""
+    if type(value) not in (int, float) or not 0 <= value <= _MOST_DOLLARS:
+        return None
+    return float(value)
 
 
 def _is_object(text: str) -> bool:

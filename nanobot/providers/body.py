@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from nanobot.providers.failures import Garbled, described
@@ -38,26 +39,26 @@ class BodyReader:
         """Whether the response is one document rather than a stream."""
         return self._document is not None
 
-    def feed(self, data: bytes) -> list[Any]:
-        """The JSON documents that ``data`` completes; raises Garbled."""
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The JSON documents that ``data`` completes; raises Garbled, after those before it."""
         if len(self._head) < _HEAD:
             self._head += data[: _HEAD - len(self._head)]
         if self._events is None and self._document is None:
             self._unknown += data
             if not (first := self._unknown.lstrip(_BLANK)[:1]):
-                return []
+                return
             data, self._unknown = self._unknown, b""
             if first in b"{[<":
                 self._document = bytearray()
             else:
                 self._events = EventStream()
         if self._events is not None:
-            return self._parsed(self._new_events(data))
+            yield from self._parsed(self._new_events(data))
+            return
         assert self._document is not None
         self._document += data
         if len(self._document) > _LARGEST_DOCUMENT:
             raise Garbled(f"more than {_LARGEST_DOCUMENT} bytes")
-        return []
 
     def end(self) -> list[Any]:
         """What the end of the body completes; raises Garbled if there was nothing to read."""
@@ -67,7 +68,7 @@ class BodyReader:
         if not self._has_events and not rest:
             raise Garbled(described(self._head.decode("utf-8", "replace")))
         try:
-            return self._parsed(rest)
+            return list(self._parsed(rest))
         except Garbled:  # the end is missing, which the lack of a finish tells better
             return []
 
@@ -80,8 +81,7 @@ class BodyReader:
         self._has_events = self._has_events or bool(events)
         return events
 
-    def _parsed(self, events: list[ServerSentEvent]) -> list[Any]:
-        documents = []
+    def _parsed(self, events: list[ServerSentEvent]) -> Iterator[Any]:
         for event in events:
             if self._is_done:
                 break
@@ -93,8 +93,7 @@ class BodyReader:
                     isinstance(document, dict) and "error" in document
                 ):
                     document = {"error": document}
-                documents.append(document)
-        return documents
+                yield document
 
 
 def _loaded(text: str) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,8 +14,15 @@ from loguru import logger
 from nanobot.core.ports import Clock
 from nanobot.providers.adapter import WAIT_FOR_USAGE_S, Adapter, shorten
 from nanobot.providers.answer import Answer
+from nanobot.providers.credentials import checked
 from nanobot.providers.easing import Options
-from nanobot.providers.failures import ConnectionBroke, Endpoint, EndpointRefused
+from nanobot.providers.failures import (
+    ConnectionBroke,
+    Endpoint,
+    EndpointRefused,
+    Garbled,
+    system_reason,
+)
 from nanobot.providers.litellm_ending import Ending
 from nanobot.providers.litellm_failures import failure_of, is_litellms
 from nanobot.providers.litellm_package import LiteLLM
@@ -54,13 +61,12 @@ class LiteLLMChat(Adapter):
         ``prefix`` is what litellm knows the provider's models by; "": the model's name says it
         (``bedrock/…``), and where it does not, the server at ``base_url`` speaks like vLLM.
         ``base_url`` "": litellm knows the address. ``idle_timeout_s`` without a chunk end a call,
-        ``total_timeout_s`` in any case.
+        ``total_timeout_s`` in any case. Raises ConfigError for a key or header that cannot be sent.
         """
         self._package = package
         self._prefix = prefix
         self._base = _trimmed(base_url) if prefix in _ROOTED else base_url.rstrip("/")
-        self._key = (api_key or "").strip()
-        self._headers = dict(extra_headers or {})
+        self._key, self._headers = checked(name, api_key, extra_headers or {})
         self._idle_timeout_s = idle_timeout_s
         self._now = now
         secrets = {self._key, *self._headers.values(), urlsplit(base_url).password or ""} - {""}
@@ -133,15 +139,17 @@ class LiteLLMChat(Adapter):
         """
         if stream.completion_stream is None:
             async with self._patience():
-                await stream.fetch_stream()
+                with _garbled():
+                    await stream.fetch_stream()
         ending = Ending(stream)
         finish = None
         while finish is None:
             async with self._patience():
-                chunk = await anext(stream, None)
-            if chunk is None:
-                return
-            document = chunk.model_dump(exclude_none=True)
+                with _garbled():
+                    chunk = await anext(stream, None)
+                    if chunk is None:
+                        return
+                    document = chunk.model_dump(exclude_none=True, warnings=False)
             for choice in document["choices"]:
                 finish = choice.pop("finish_reason", None) or finish
             answer.add(document)
@@ -152,9 +160,10 @@ class LiteLLMChat(Adapter):
         usages = [usage for chunk in stream.chunks if (usage := getattr(chunk, "usage", None))]
         rest = stream.completion_stream
         if hasattr(rest, "__aiter__"):
-            async for raw in rest:
-                if usage := getattr(raw, "usage", None):
-                    usages.append(usage)
+            with _garbled():
+                async for raw in rest:
+                    if usage := getattr(raw, "usage", None):
+                        usages.append(usage)
         usage = _joined(usages)
         if usage["total_tokens"]:
             cost = _cost(litellm, stream, usage)
@@ -188,6 +197,23 @@ class LiteLLMChat(Adapter):
         if isinstance(failure, str):
             return ConnectionBroke(f"no connection: {failure}", was_made=False)
         return EndpointRefused(failure)
+
+
+@contextmanager
+def _garbled() -> Iterator[None]:
+    """Litellm's stumbling over what a provider sent, said as what it is.
+
+    Its readers trust the form of each chunk: what departs from it makes them raise whatever comes.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_litellms(error):
+            raise
+        if isinstance(error, OSError):
+            reason = system_reason(error) or str(error) or type(error).__name__
+            raise ConnectionBroke(f"the connection broke: {reason}", was_made=True) from error
+        raise Garbled(f"{type(error).__name__}: {error}") from error
 
 
 def _trimmed(url: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nanobot.config.schema import AgentDefaults, ProvidersConfig
-from nanobot.core.errors import AuthFailed, ProviderError
+from nanobot.core.errors import AuthFailed, ConfigError, ProviderError
 from nanobot.core.ports import ChosenModel, LLMProvider
 from nanobot.providers import registry
 from nanobot.providers.fallback import Candidate, Fallback, Outages
@@ -171,7 +171,11 @@ class Models:
     def _adapter(self, choice: registry.Choice) -> LLMProvider:
         adapter = self._adapters.get(choice.spec.name)
         if adapter is None:
-            adapter = self._adapters[choice.spec.name] = Retrying(self._made(choice))
+            try:
+                made = self._made(choice)
+            except ConfigError as error:  # another model may have better credentials
+                raise AuthFailed(str(error)) from error
+            adapter = self._adapters[choice.spec.name] = Retrying(made)
         return adapter
 
     def _made(self, choice: registry.Choice) -> LLMProvider:

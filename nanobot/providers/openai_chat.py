@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
@@ -16,6 +15,7 @@ from nanobot.core.ports import Clock
 from nanobot.providers.adapter import WAIT_FOR_END_S, WAIT_FOR_USAGE_S, Adapter, shorten
 from nanobot.providers.answer import Answer
 from nanobot.providers.body import BodyReader
+from nanobot.providers.credentials import checked
 from nanobot.providers.easing import Options
 from nanobot.providers.failures import (
     Endpoint,
@@ -37,7 +37,6 @@ _CONNECT_TIMEOUT_S = 15.0
 _BIG_REQUEST = 256 * 1024
 _LARGEST_ERROR = 64 * 1024
 _PATH = "/chat/completions"
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def _now() -> datetime:
@@ -66,8 +65,7 @@ class OpenAIChat(Adapter):
 
         Raises ConfigError for a URL or header that cannot be sent.
         """
-        key = (api_key or "").strip()
-        extra = extra_headers or {}
+        key, extra = checked(name, api_key, extra_headers or {})
         url = _completions_url(name, base_url)
         secrets = {key, *extra.values(), urlsplit(url).password or ""} - {""}
         super().__init__(
@@ -75,7 +73,7 @@ class OpenAIChat(Adapter):
             quirks=quirks,
             total_timeout_s=total_timeout_s,
         )
-        self._headers = _merged(name, key, extra)
+        self._headers = _merged(key, extra)
         self._tls = (tls or TLS()) if url.startswith("https:") else None
         self._idle_timeout_s = idle_timeout_s
         self._pools = pools
@@ -159,7 +157,7 @@ def _completions_url(name: str, base_url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
-def _merged(name: str, key: str, extra: Mapping[str, str]) -> dict[str, str]:
+def _merged(key: str, extra: Mapping[str, str]) -> dict[str, str]:
     """The headers of every request; ``extra`` wins, whatever the case of its names."""
     headers = {
         "content-type": "application/json",
@@ -169,10 +167,4 @@ def _merged(name: str, key: str, extra: Mapping[str, str]) -> dict[str, str]:
     }
     if key:
         headers["authorization"] = f"Bearer {key}"
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"providers.{name}.apiKey: a key has only printable ASCII characters")
-    for header, value in extra.items():
-        if not (_TOKEN.fullmatch(header) and value.isascii() and value.isprintable()):
-            raise ConfigError(f"providers.{name}.extraHeaders.{header!r}: not a valid HTTP header")
-        headers[header.lower()] = value.strip()
-    return headers
+    return headers | {header.lower(): value for header, value in extra.items()}

@@ -172,10 +172,7 @@ def choose(
                 return _choice(spec, model, providers, environ, f"“{keyword}” in the model's name")
     if ready:
         return _choice(ready[0], model, providers, environ, "the first provider configured")
-    named = BY_NAME.get(_prefix(model))
-    if named is not None and named.keyless and (named.base or _base(named, providers)):
-        return _choice(named, model, providers, environ, f"the model's prefix {named.name}/")
-    likely = named or next(
+    likely = BY_NAME.get(_prefix(model)) or next(
         (s for s in SPECS for keyword in s.keywords if mentions(lowered, keyword)),
         BY_NAME["openrouter"],
     )
@@ -188,9 +185,15 @@ def choose(
 def named_by_prefix(
     model: str, providers: ProvidersConfig, environ: Mapping[str, str]
 ) -> ProviderSpec | None:
-    """The provider that the prefix of a model's name says, if it is set up."""
+    """The provider that the prefix of a model's name says, if it can be asked.
+
+    One that needs no key and has an address of its own (Ollama) needs no configuration.
+    """
     named = BY_NAME.get(_prefix(model))
-    return named if named is not None and _is_configured(named, providers, environ) else None
+    if named is None:
+        return None
+    can_be_asked = (named.keyless and named.base) or _is_configured(named, providers, environ)
+    return named if can_be_asked else None
 
 
 def configured(providers: ProvidersConfig, environ: Mapping[str, str]) -> Iterable[str]:
@@ -254,10 +257,6 @@ def _is_configured(
 
 def _prefix(model: str) -> str:
     return model.partition("/")[0].lower() if "/" in model else ""
-
-
-def _base(spec: ProviderSpec, providers: ProvidersConfig) -> str:
-    return settings_of(spec, providers).api_base or ""
 
 
 def _key(spec: ProviderSpec, settings: ProviderConfig, environ: Mapping[str, str]) -> str:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import tempfile
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+
+_WRITING = threading.RLock()
+
+
+@contextlib.contextmanager
+def alone_with_files() -> Iterator[None]:
+    """Hold off every other read-change-write of this process, so that none is lost."""
+    with _WRITING:
+        yield
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -32,6 +44,15 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
         raise
     if durable:
         sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Alone with ``path`` among processes, by a lock file beside it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def sync_directory(directory: Path) -> None:

@@ -89,4 +89,62 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX usage_session ON usage (session);
     """,
+    # 3: jobs' run state and run records, and the chat the owner last wrote in
+    """
+    CREATE TABLE job_state (
+        job         TEXT PRIMARY KEY,
+        schedule    TEXT NOT NULL,
+        due         REAL,
+        last_due    REAL
+    ) WITHOUT ROWID;
+
+    CREATE TABLE job_run (
+        id          TEXT PRIMARY KEY,
+        job         TEXT NOT NULL,
+        due         REAL NOT NULL,
+        started_at  REAL NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX job_run_job ON job_run (job, started_at);
+
+    CREATE TABLE last_chat (
+        one         INTEGER PRIMARY KEY CHECK (one = 1),
+        channel     TEXT NOT NULL,
+        chat_id     TEXT NOT NULL,
+        thread_id   TEXT
+    );
+    """,
+    # 4: what gave way is found without a look at the rest; tokens of a model to one estimated
+    """
+    CREATE INDEX log_gave_way ON log (session, seq) WHERE kind = 'gave_way';
+    CREATE TABLE calibration (
+        model       TEXT PRIMARY KEY,
+        factor      REAL NOT NULL
+    ) WITHOUT ROWID;
+    """,
+    # 5: how far each session is digested into HISTORY.md, and each batch of its paragraphs
+    """
+    CREATE TABLE digest (
+        session     TEXT PRIMARY KEY,
+        upto        INTEGER NOT NULL DEFAULT 0,
+        failures    INTEGER NOT NULL DEFAULT 0,
+        not_before  REAL,
+        error       TEXT,
+        at          REAL
+    ) WITHOUT ROWID;
+
+    CREATE TABLE digest_batch (
+        id          TEXT PRIMARY KEY,
+        session     TEXT NOT NULL,
+        last        INTEGER NOT NULL,
+        at          REAL NOT NULL,
+        place       INTEGER NOT NULL,
+        text        TEXT NOT NULL,
+        edits       TEXT NOT NULL,
+        keeps_from  INTEGER,
+        trust       TEXT NOT NULL,
+        is_written  INTEGER NOT NULL DEFAULT 0
+    ) WITHOUT ROWID;
+    CREATE INDEX digest_batch_session ON digest_batch (session, last);
+    CREATE INDEX digest_batch_open ON digest_batch (session) WHERE is_written = 0;
+    """,
 )

@@ -24,14 +24,23 @@ from nanobot.core.chat import (
     Usage,
     UserMessage,
 )
-from nanobot.core.errors import BadRequest, ProviderError
+from nanobot.core.errors import (
+    AuthFailed,
+    BadRequest,
+    ConfigError,
+    ContextOverflow,
+    ProviderError,
+    Refused,
+    RetryLater,
+)
 from nanobot.core.events import Event, Notice
 from nanobot.providers.litellm_chat import LiteLLMChat
 from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.quirks import quirks_at
 from tests.fakes.anthropic_replies import SIGNATURE
 from tests.fakes.asked import asked
-from tests.fakes.model_server import ModelServer, Reply, Tokens
+from tests.fakes.gemini_replies import SIGNATURE as GEMINI_SIGNATURE
+from tests.fakes.model_server import Ending, ModelServer, Reply, Tokens
 
 KEY = "sk-fake-0123456789abcdef"
 CLAUDE = "claude-sonnet-4-5"
@@ -187,6 +196,96 @@ async def test_a_reasoning_effort_that_litellm_refuses_is_left_out_and_told(
     ]
 
 
+# -- Gemini, of whose streams litellm does not tell that they broke off ------------------------
+
+
+def gemini(package: LiteLLM, url: str) -> LiteLLMChat:
+    return LiteLLMChat(name="gemini", package=package, prefix="gemini", base_url=url, api_key=KEY)
+
+
+async def test_gemini_answers_and_gets_its_signatures_back(
+    package: LiteLLM, server: ModelServer
+) -> None:
+    server.script(
+        Reply.tool_calls(
+            [("look", {"what": "ü"}), ("look", {})],
+            text="Let me see.",
+            reasoning="Hm.",
+            usage=Tokens(100, 20, 40),
+        )
+    )
+    provider = gemini(package, server.root)
+
+    first = await ask(provider, model="gemini-2.5-flash", reasoning_effort="low")
+    results = [ToolMessage(call.id, "look", "a cat") for call in first.tool_calls]
+    second = await ask(
+        provider,
+        (*HELLO, AssistantMessage(first.content, first.tool_calls), *results),
+        model="gemini-2.5-flash",
+        reasoning_effort="off",
+    )
+
+    assert (first.content, first.reasoning_content) == ("Let me see.", "Hm.")
+    assert [(call.name, json.loads(call.arguments)) for call in first.tool_calls] == [
+        ("look", {"what": "ü"}),
+        ("look", {}),
+    ]
+    assert first.usage is not None and first.usage.cost_usd is not None
+    assert (first.usage.input_tokens, first.usage.output_tokens) == (100, 20)
+    assert (first.usage.cached_tokens, first.model) == (40, "gemini-2.5-flash")
+    assert second.content == "OK"
+    once, again = (request.body for request in server.requests)
+    assert once["generationConfig"]["thinkingConfig"]["thinkingBudget"] == 1024
+    assert again["generationConfig"]["thinkingConfig"]["thinkingBudget"] == 0
+    _, call, _ = again["contents"][1]["parts"]
+    assert call["thoughtSignature"] == GEMINI_SIGNATURE
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (Reply.truncated("a b c d"), RetryLater),
+        (Reply.truncated("a b c d", ending=Ending.CUT), RetryLater),
+        (Reply.truncated('"finishReason": "STOP" ends it. Well.', after_chunks=6), RetryLater),
+        (Reply.stream_error("broken", code=503, content="a b"), RetryLater),
+        (Reply.error(400, "API key not valid. Please pass a valid API key."), AuthFailed),
+        (Reply.error(403, "no"), AuthFailed),
+        (Reply.error(400, "The input token count (9) exceeds the maximum."), ContextOverflow),
+        (Reply.error(429, "no"), RetryLater),
+        (Reply.error(404, "no"), BadRequest),
+        (Reply.error(500, "no"), RetryLater),
+        (Reply.filtered("Half a"), Refused),
+    ],
+)  # fmt: skip
+async def test_each_failure_of_gemini_has_its_class(
+    package: LiteLLM, server: ModelServer, reply: Reply, kind: type[ProviderError]
+) -> None:
+    server.script(reply)
+    provider = gemini(package, server.root)
+
+    with pytest.raises(ProviderError) as caught:
+        await ask(provider, model="gemini-2.5-flash")
+
+    assert type(caught.value) is kind
+    assert KEY not in str(caught.value)
+    assert (await ask(provider, model="gemini-2.5-flash")).content == "OK"
+
+
+async def test_cancelling_gemini_closes_the_connection(
+    package: LiteLLM, server: ModelServer
+) -> None:
+    gate = server.gate()
+    server.script(Reply.text("one two three", stream_gate=gate, stream_gate_after=2))
+    task = asyncio.create_task(ask(gemini(package, server.root), model="gemini-2.5-flash"))
+    await gate.reached()
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    await server.requests[0].disconnected.wait()
+
+
 # -- the cache --------------------------------------------------------------------------------
 
 
@@ -302,6 +401,16 @@ async def test_what_the_config_says_of_a_model_is_kept_to(
     await ask(anthropic(package, server.url, quirks=quirks), reasoning_effort="high")
 
     assert {"temperature", "thinking"}.isdisjoint(server.requests[0].body)
+
+
+@pytest.mark.parametrize(
+    "options", [{"api_key": "sk-fäke"}, {"extra_headers": {"X-A": "b\r\nX-B: c"}}], ids=repr
+)
+def test_what_no_header_can_carry_is_refused_at_once(
+    package: LiteLLM, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"providers\.anthropic\.(apiKey|extraHeaders)"):
+        anthropic(package, "http://127.0.0.1", **options)
 
 
 async def test_extra_headers_are_sent(package: LiteLLM, server: ModelServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import ssl
 import subprocess
 import sys
@@ -331,6 +332,14 @@ def test_what_cannot_be_sent_is_refused_by_its_key_path(options: dict[str, Any],
         adapter(**{"url": "http://127.0.0.1/v1", **_renamed(options)})
 
     assert str(caught.value).startswith(text) and "sk-f" not in str(caught.value)
+
+
+async def test_an_answer_is_whole_whatever_comes_after_its_end(server: ModelServer) -> None:
+    chunk = {"choices": [{"delta": {"content": "Hello."}, "finish_reason": "stop"}]}
+    body = f"data: {json.dumps(chunk)}\n\ndata: {{nonsense\n\n".encode()
+    server.script(Reply.raw(body))
+
+    assert (await ask(adapter(server.url))).content == "Hello."
 
 
 def _renamed(options: dict[str, Any]) -> dict[str, Any]:

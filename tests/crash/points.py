@@ -83,6 +83,19 @@ def while_steered(world: World, chance: random.Random) -> None:
     world.kill("in a steered turn")
 
 
+def while_leaving(world: World, chance: random.Random) -> None:
+    """It was asked to leave, and gives a turn that hangs its grace while others end."""
+    gate = world.model.gate()
+    held, token = chance.choice(CHATS), world.next_token
+    world.hold = lambda job: gate if job.token == token else None
+    world.send(chance.choice(QUICK), held)
+    _distract(world, chance, held)
+    gate.wait_reached(PATIENCE_S)
+    world.ask_to_leave()
+    time.sleep(chance.uniform(0, 0.6))
+    world.kill("while it leaves")
+
+
 def at_random(world: World, chance: random.Random) -> None:
     """Some jobs are under way."""
     for _ in range(chance.randint(1, 6)):
@@ -123,6 +136,7 @@ GATED: tuple[Point, ...] = (
     after_send,
     before_acknowledgement,
     while_steered,
+    while_leaving,
     at_random,
 )
 

@@ -67,9 +67,7 @@ def small(disk: SmallDisk, model: ModelServer) -> Iterator[Telegram]:
         made = Telegram(Nanobot(disk.mount / "home" / ".nanobot"), model, api)
         made.configure()
         yield made
-        for gateway in made.started:
-            if gateway.process.poll() is None:
-                gateway.kill()
+        made.close()
 
 
 def words_of(request: Request) -> str:

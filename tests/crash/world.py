@@ -147,7 +147,8 @@ class World:
     def died(self, point: str, timeout: float = PATIENCE_S) -> None:
         """Wait for the death of the gateway and note it under ``point``."""
         assert self._process is not None, "there is nothing to die"
-        self._process.wait(timeout)
+        code = self._process.wait(timeout)
+        assert code == -signal.SIGKILL, f"it was not killed but left with {code}: {self.log()}"
         self._process = None
         self.figures.kills[point] += 1
         self._note_window()
@@ -162,6 +163,10 @@ class World:
     def is_dead(self) -> bool:
         """Whether the gateway that was started has ended."""
         return self._process is not None and self._process.poll() is not None
+
+    def ask_to_leave(self) -> None:
+        """SIGTERM, and no wait for what comes of it."""
+        self._signal(signal.SIGTERM)
 
     def stop(self) -> None:
         """SIGTERM; the gateway leaves with 0."""

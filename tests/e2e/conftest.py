@@ -170,6 +170,14 @@ class Telegram:
     def texts(self, chat_id: int = OWNER) -> list[str]:
         return [message.text for message in self.api.sent_to(chat_id)]
 
+    def close(self) -> None:
+        """End the gateways that still run, and let go of what the others said."""
+        for gateway in self.started:
+            if gateway.process.poll() is None:
+                gateway.kill()
+            elif gateway.process.stderr is not None:
+                gateway.process.stderr.close()
+
 
 @pytest.fixture
 def telegram(nanobot: Nanobot, model: ModelServer) -> Iterator[Telegram]:
@@ -177,11 +185,7 @@ def telegram(nanobot: Nanobot, model: ModelServer) -> Iterator[Telegram]:
         made = Telegram(nanobot, model, api)
         made.configure()
         yield made
-        for gateway in made.started:
-            if gateway.process.poll() is None:
-                gateway.kill()
-            elif gateway.process.stderr is not None:
-                gateway.process.stderr.close()
+        made.close()
 
 
 def eventually(condition: Callable[[], bool], what: str, timeout: float = 20) -> None:

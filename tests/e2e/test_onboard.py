@@ -177,6 +177,19 @@ def test_a_key_in_the_environment_stays_there(nanobot: Nanobot) -> None:
     assert "sk-ant-fake" not in config_file(nanobot).read_text() + done.stdout
 
 
+def test_the_offline_model_says_where_an_ollama_runs_and_how_to_take_it(nanobot: Nanobot) -> None:
+    with ollama("nomic-embed-text:latest", "qwen3:8b") as address:
+        nanobot.environ = {"OLLAMA_HOST": address}
+        asked = nanobot.run("agent", "-m", "time")
+        took = nanobot.run("onboard", "--yes", "--no-check")
+
+    assert f"`nanobot onboard --yes` (it takes qwen3:8b of the Ollama that runs at {address})" in (
+        asked.stderr
+    )
+    assert took.returncode == 0
+    assert config_of(nanobot)["agents"]["defaults"]["model"] == "ollama/qwen3:8b"
+
+
 def test_a_running_ollama_comes_before_keys_and_chats(nanobot: Nanobot) -> None:
     with ollama("nomic-embed-text:latest", "qwen3:8b") as address:
         nanobot.environ = {"OLLAMA_HOST": address, "DASHSCOPE_API_KEY": "sk-fake-0000000000"}
@@ -320,7 +333,7 @@ def test_enter_alone_takes_what_was_found(nanobot: Nanobot, tmp_path: Path) -> N
         finally:
             terminal.close()
 
-    assert " 1  ollama      runs here: qwen3:8b" in asked
+    assert f" 1  ollama      runs at {address}: qwen3:8b" in asked
     assert config_of(nanobot)["agents"]["defaults"]["model"] == "ollama/qwen3:8b"
 
 

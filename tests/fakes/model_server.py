@@ -27,7 +27,7 @@ from functools import cached_property, lru_cache
 from types import TracebackType
 from typing import Any, Self
 
-from tests.fakes import anthropic_replies, openai_replies
+from tests.fakes import anthropic_replies, gemini_replies, openai_replies
 from tests.fakes.model_replies import (
     WAIT_S,
     Call,
@@ -282,20 +282,29 @@ class ModelServer:
         return request
 
     async def _serve(self, request: Request, connection: _Connection) -> None:
-        route = _ROUTES.get((request.method, request.path.partition("?")[0]))
+        path = request.path.partition("?")[0]
+        route = _ROUTES.get((request.method, path))
+        if path.endswith(":streamGenerateContent"):
+            route = ModelServer._stream_generate_content
         if route is None:
             await connection.send(Reply.error(404, f"no route {request.path}"))
         elif not self._admits(request):
             refusal = Reply.error(401, "Incorrect API key provided", code="invalid_api_key")
             if route is ModelServer._messages:
                 refusal = anthropic_replies.refusal(refusal)
+            elif route is ModelServer._stream_generate_content:
+                refusal = gemini_replies.refusal(refusal)
             await connection.send(refusal)
         else:
             await route(self, request, connection)
 
     def _admits(self, request: Request) -> bool:
         presented = request.headers.get("authorization", "").removeprefix("Bearer ")
-        key = presented or request.headers.get("x-api-key", "")
+        key = (
+            presented
+            or request.headers.get("x-api-key", "")
+            or request.headers.get("x-goog-api-key", "")
+        )
         return self._require_key is None or key == self._require_key
 
     def _reply_to(self, request: Request) -> Reply:
@@ -337,6 +346,20 @@ class ModelServer:
             writes = tuple(anthropic_replies.stream(reply, request.model, request.number))
             failure = anthropic_replies.failure_event(reply) if reply.error_in_stream else b""
             await connection.send(reply, writes, failure)
+
+    async def _stream_generate_content(self, request: Request, connection: _Connection) -> None:
+        """Gemini's API; the model is in the path."""
+        reply = self._reply_to(request)
+        if reply.body is not None:
+            await connection.send(gemini_replies.refusal(reply))
+        else:
+            model = request.path.rpartition("/")[2].partition(":")[0]
+            failure = (
+                openai_replies.event(reply.error_in_stream, reply.framing)
+                if reply.error_in_stream
+                else b""
+            )
+            await connection.send(reply, tuple(gemini_replies.stream(reply, model)), failure)
 
     async def _list_models(self, request: Request, connection: _Connection) -> None:
         body = openai_replies.models(self.models)

@@ -26,6 +26,8 @@ class SkillRegistry:
     status: int = 200
     hold: threading.Event | None = None
     """While set and not released, nothing is answered."""
+    latest: dict[str, object] | None = None
+    """Said of every skill instead of the truth."""
     asked: list[str] = field(default_factory=list)
     url: str = ""
 
@@ -44,6 +46,8 @@ class SkillRegistry:
                 found = [slug for slug in self.skills if query["q"] in slug]
                 results = [{"slug": slug, "version": max(self.skills[slug])} for slug in found]
                 return _json({"results": results[: int(query["limit"])]})
+            case ["skills", _] if self.latest is not None:
+                return _json(self.latest)
             case ["skills", slug] if slug in self.skills:
                 return _json({"latestVersion": {"version": max(self.skills[slug])}})
             case ["skills", slug, "versions", version] if slug in self.skills:

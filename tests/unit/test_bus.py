@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from nanobot.agent.turn import Settlement
 from nanobot.bus.bus import KEPT_ROWS, MessageBus, Pending, Poison, Undelivered, post_in
 from nanobot.bus.letters import handle_letters
 from nanobot.core.messages import InboundMessage, OutboundMessage
-from nanobot.store.database import Database
+from tests.fakes.failing_database import FailingDatabase
 
 
 def inbound(name: str, text: str = "hello") -> InboundMessage:
@@ -33,7 +35,7 @@ def settled(*names: str) -> Settlement:
 
 @dataclass(slots=True)
 class Bench:
-    database: Database
+    database: FailingDatabase
     bus: MessageBus
     now: list[datetime]
     arrived: list[Pending] = field(default_factory=list)
@@ -54,7 +56,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    database = Database(tmp_path / "state.db")
+    database = FailingDatabase(tmp_path / "state.db")
     now = [datetime(2026, 3, 1, 12, 0, tzinfo=UTC)]
     bus = MessageBus(database, lambda: now[0], max_queued=3)
     made = Bench(database, bus, now)
@@ -62,6 +64,12 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bus.on_outbound(made.queued.append)
     yield made
     database.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what is awaited happens in another thread
+            await asyncio.sleep(0.001)
 
 
 async def is_held(task: asyncio.Task[object]) -> bool:
@@ -129,6 +137,41 @@ async def test_the_same_id_is_a_double_for_two_days_and_a_new_message_later(benc
 
     assert (doubled, again) == ((), ())
     assert [(one.id, one.content) for one in renamed] == [("telegram:1:7~2", "another week")]
+
+
+async def test_the_same_message_is_a_double_however_far_the_clock_has_jumped(
+    bench: Bench,
+) -> None:
+    await bench.bus.post_all([inbound("telegram:1:7", "first")])
+    await bench.bus.settle(settled("telegram:1:7"))
+    bench.now[0] += timedelta(days=400)
+
+    assert await bench.bus.post_all([inbound("telegram:1:7", "first")]) == ()
+
+
+async def test_what_is_committed_is_announced_although_its_writer_was_cancelled(
+    bench: Bench,
+) -> None:
+    """A stopped turn has queued a message, a channel that is restarted has posted one."""
+    disk_moves = threading.Event()
+    holding = asyncio.create_task(bench.database.write(lambda connection: disk_moves.wait(20)))
+    writers: list[asyncio.Task[Any]] = [
+        asyncio.create_task(bench.bus.queue(outbound("x"))),
+        asyncio.create_task(bench.bus.post_all([inbound("a")])),
+        asyncio.create_task(bench.bus.settle(settled(), [outbound("y")], [inbound("b")])),
+    ]
+    await until(lambda: bench.database.writes == 4)
+    for writer in writers:
+        writer.cancel()
+    await asyncio.wait(writers)
+
+    disk_moves.set()
+    await holding
+    await until(lambda: len(bench.arrived) + len(bench.queued) == 4)
+
+    assert all(writer.cancelled() for writer in writers)
+    assert {pending.message.id for pending in bench.arrived} == {"a", "b"}
+    assert {undelivered.message.id for undelivered in bench.queued} == {"x", "y"}
 
 
 async def test_an_old_message_that_still_waits_is_no_other_message(bench: Bench) -> None:

@@ -360,6 +360,14 @@ def test_every_problem_is_listed_at_once_with_its_line(file: Path) -> None:
             "FILE:1: channels.telegram.apiBase: expected an http:// or https:// address, "
             'found the text "localhost:8081"',
         ),
+        *(
+            (
+                f'{{"providers": {{"openai": {{"apiBase": "{address}"}}}}}}',
+                "FILE:1: providers.openai.apiBase: expected an http:// or https:// address, "
+                f'found the text "{address}"',
+            )
+            for address in ("http://[::1", "http://h:70000", "http://:80/v1", "https://h:0/")
+        ),
         (
             '{"agents": {"defaults": {"model": "${not a name}"}}}',
             "FILE:1: agents.defaults.model: "

@@ -318,6 +318,11 @@ def test_reasoning_blocks_are_put_together_and_kept_apart() -> None:
             Usage(9, 2, 5),
         ),
         ({"prompt_tokens": 9, "completion_tokens": None, "cached_tokens": 4}, Usage(9, 0, 4)),
+        # What no database could add up
+        ({"prompt_tokens": 9, "completion_tokens": 10**30, "cached_tokens": -4}, Usage(9, 0, 0)),
+        ({"prompt_tokens": 9, "completion_tokens": True, "cost": float("nan")}, Usage(9, 0)),
+        ({"prompt_tokens": 9, "cost": float("inf")}, Usage(9, 0)),
+        ({"prompt_tokens": 9, "cost": -1}, Usage(9, 0)),
     ],
 )
 def test_usage_is_found_in_each_form_and_place(usage: dict[str, Any], expected: Usage) -> None:

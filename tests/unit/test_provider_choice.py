@@ -28,6 +28,8 @@ def providers(**keys: str) -> ProvidersConfig:
         ("some-model", ("groq", "openai"), "openai", "some-model"),
         ("some-model", ("groq", "openrouter"), "openrouter", "some-model"),
         ("qwen/qwen3", ("aihubmix",), "aihubmix", "qwen3"),
+        ("ollama/qwen3", ("openrouter", "dashscope"), "ollama", "qwen3"),
+        ("vllm/qwen3", ("openrouter",), "openrouter", "vllm/qwen3"),
     ],
 )
 def test_the_provider_of_a_model(

@@ -93,6 +93,24 @@ async def test_a_model_of_another_provider_stands_in(server: ModelServer) -> Non
     )
 
 
+@pytest.mark.parametrize("usual", ["deepseek/deepseek-chat", "anthropic/claude-x"])
+async def test_a_key_that_cannot_be_sent_is_a_refused_key(server: ModelServer, usual: str) -> None:
+    spoilt = {usual.partition("/")[0]: at(server, "sk-fäke")}
+    alone = models({"model": usual}, **spoilt)
+    stood_in_for = models(
+        {"model": usual, "fallback_models": ("groq/l",)},
+        groq=at(server, "sk-fake-groq"),
+        **spoilt,
+    )
+
+    with pytest.raises(AuthFailed, match="apiKey: a key has only printable ASCII characters"):
+        alone.choose(None)
+    answer = await ask(stood_in_for.choose(None))
+    await stood_in_for.aclose()
+
+    assert answer.footnote == f"(answered by groq/l, because {usual} does not accept the key)"
+
+
 async def test_a_model_without_a_provider_is_stood_in_for(server: ModelServer) -> None:
     one = models(
         {"model": "anthropic/claude-x", "provider": "anthropic", "fallback_models": ("groq/l",)},

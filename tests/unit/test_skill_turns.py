@@ -424,6 +424,18 @@ async def test_a_link_into_the_workspace_does_not_go_round_the_record(bench: Ben
     assert list(bench.switches.off()) == ["good"]
 
 
+async def test_a_text_that_is_a_link_to_elsewhere_is_followed_in_the_record(bench: Bench) -> None:
+    text = write_skill(bench.root.parent / "drafts", "good")
+    (bench.root / "good").mkdir()
+    (bench.root / "good" / "SKILL.md").symlink_to(text)
+    writes = calls(("w", "write_file", '{"path": "drafts/good/SKILL.md", "content": "evil"}'))
+    bench.model.answers = [calls(("b", "browse", "{}")), writes, says("Changed.")]
+
+    await bench.turn("read the page")
+
+    assert list(bench.switches.off()) == ["good"]
+
+
 def test_an_untrusted_skill_does_not_take_the_place_of_a_trusted_one(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     write_skill(workspace / "skills", "weather", body="Evil.")

@@ -160,6 +160,15 @@ def test_names_that_look_like_other_things_stay_names() -> None:
     assert said["requires"].bins == ("yes", "no", "7z", "1.10")
 
 
+def test_truth_may_be_a_digit_and_a_system_may_have_its_common_name() -> None:
+    said = manifest(
+        "description: d\nalways: 1\nuser-invocable: 0", openclaw={"os": ["macOS", "macos", "Linux"]}
+    )
+
+    assert (said["always"], said["user_invocable"]) == (True, False)
+    assert said["os"] == ("darwin", "linux")
+
+
 @pytest.mark.parametrize(
     ("header", "reason"),
     [

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.skills.admin.bundle import read_folder
+from nanobot.agent.skills.admin.bundle import read_archive, read_folder
 from nanobot.agent.skills.admin.lint import lint
 from nanobot.agent.skills.admin.scan import scan
 from nanobot.store.shipped import builtin_skills_dir
 
-SHIPPED = {"memory", "weather", "github", "summarize", "tmux", "clawhub", "skill-creator"}
+SHIPPED = {"memory", "cron", "weather", "github", "summarize", "tmux", "clawhub", "skill-creator"}
 SCRIPTS = builtin_skills_dir() / "skill-creator" / "scripts"
 
 
@@ -85,6 +85,25 @@ def test_the_creators_scripts_make_and_pack_a_skill(tmp_path: Path) -> None:
     assert zipfile.ZipFile(tmp_path / "my-skill.skill").namelist() == ["my-skill/SKILL.md"]
     [skill] = SkillsLoader(tmp_path, tmp_path / "none").snapshot().skills
     assert (skill.name, skill.notes) == ("my-skill", ())
+
+
+def test_what_is_packed_depends_on_the_files_alone(tmp_path: Path) -> None:
+    run("init_skill.py", "good", "--path", "skills", cwd=tmp_path)
+    script = tmp_path / "skills" / "good" / "scripts" / "do.sh"
+    script.parent.mkdir()
+    script.write_text("echo done\n", encoding="utf-8")
+    script.chmod(0o755)
+    os.utime(script, (0, 0))  # older than a zip can say
+
+    first = run("package_skill.py", "skills/good", "--out", "one/deep", cwd=tmp_path)
+    os.utime(script)
+    again = run("package_skill.py", "skills/good", "--out", "two", cwd=tmp_path)
+
+    assert (first.returncode, first.stdout) == (0, "one/deep/good.skill\n")
+    assert (again.returncode, again.stderr) == (0, "")
+    packed = (tmp_path / "one" / "deep" / "good.skill").read_bytes()
+    assert packed == (tmp_path / "two" / "good.skill").read_bytes()
+    assert read_archive(packed)["good/scripts/do.sh"].executable
 
 
 def test_the_creators_scripts_refuse_what_is_wrong(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ DESCRIPTION_MAX = 1024
 NAMESPACES = ("nanobot", "openclaw", "moltbot", "clawdbot")
 """The keys of ``metadata`` that speak to us; the first that has a field decides it."""
 
+_SYSTEMS = {"macos": "darwin", "osx": "darwin", "mac": "darwin", "windows": "win32"}
+"""What people call a system, and what ``sys.platform`` calls it."""
+
 _UNGATING = ("openclaw", "moltbot", "clawdbot")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNPRINTABLE = re.compile(
@@ -117,7 +120,9 @@ def read_manifest(frontmatter: Frontmatter | None, folder_name: str) -> Manifest
             top.get("disable-model-invocation"), "disable-model-invocation", default=False
         ),
         command_tool=_command_tool(top, notes),
-        os=_names(*field("os")),
+        os=tuple(
+            dict.fromkeys(_SYSTEMS.get(name.lower(), name.lower()) for name in _names(*field("os")))
+        ),
         requires=_requirements(*field("requires")),
         primary_env=_variable(*field("primaryEnv")),
         key=_text(*field("skillKey")),
@@ -202,9 +207,9 @@ def _truth(node: Node | None, where: str, *, default: bool) -> bool:
     word = _text(node, where).lower()
     if not word:
         return default
-    if word in TRUE_WORDS:
+    if word in TRUE_WORDS or word == "1":
         return True
-    if word in FALSE_WORDS:
+    if word in FALSE_WORDS or word == "0":
         return False
     raise SkillBroken(f"{where}: expected true or false, found {word!r}")
 

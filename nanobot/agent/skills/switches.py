@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.skills.reader import SKILL_FILE
 from nanobot.core.identity import Trust
 from nanobot.core.ports import Clock
-from nanobot.store.files import write_atomic
+from nanobot.store.files import locked, write_atomic
 
 if TYPE_CHECKING:
     from nanobot.core.tool import ToolContext
@@ -88,7 +87,7 @@ class SkillSwitches:
         return self._change(name, None)
 
     def _skills_of(self, path: Path) -> Iterator[str]:
-        """The skills whose folder holds ``path``, be it through a link."""
+        """The skills whose folder holds ``path``, be it through a link, or whose text it is."""
         for root in self._roots:
             real = Path(os.path.realpath(root))
             if real in path.parents:
@@ -96,7 +95,9 @@ class SkillSwitches:
             if not root.is_dir():
                 continue
             for entry in root.iterdir():
-                if entry.is_symlink() and Path(os.path.realpath(entry)) in path.parents:
+                is_inside = entry.is_symlink() and Path(os.path.realpath(entry)) in path.parents
+                text = entry / SKILL_FILE
+                if is_inside or (text.is_symlink() and Path(os.path.realpath(text)) == path):
                     yield entry.name
 
     def _signature(self) -> tuple[int, ...] | None:
@@ -136,7 +137,7 @@ class SkillSwitches:
         return records
 
     def _change(self, name: str, record: dict[str, str] | None) -> bool:
-        with self._locked():
+        with self._lock, locked(self._file):
             document = self._document()
             records = self._records(document)
             before = records.pop(name, None)
@@ -148,15 +149,6 @@ class SkillSwitches:
                 text = json.dumps(document, ensure_ascii=False, indent=2)
                 write_atomic(self._file, f"{text}\n".encode())
             return before is not None
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Alone with the record, among threads and processes."""
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = self._file.with_name(f"{self._file.name}.lock")
-        with self._lock, lock.open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
 
 
 def nothing_off() -> OffSwitches:

@@ -23,8 +23,8 @@ from nanobot.agent.tools.search import FindFiles, Grep
 from nanobot.core.chat import ToolCall, ToolSpec
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Trust
-from nanobot.core.text import one_line
-from nanobot.core.tool import Effect, Tool, ToolContext, ToolOutput
+from nanobot.core.text import mended_json, one_line
+from nanobot.core.tool import DEFAULT_TIMEOUT_S, Effect, Tool, ToolContext, ToolOutput
 from nanobot.safety.commands import CommandRunner
 from nanobot.safety.paths import PathResolver
 
@@ -43,9 +43,18 @@ class ToolResult:
 
 
 class ToolRegistry:
-    """An ordered set of tools. ``mask`` takes the secrets out of everything they say."""
+    """An ordered set of tools. ``mask`` takes the secrets out of everything they say.
 
-    def __init__(self, tools: Iterable[AnyTool], *, mask: Mask | None = None) -> None:
+    ``timeout_s`` is the wall-clock limit of the tools that name none of their own.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[AnyTool],
+        *,
+        mask: Mask | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
         self._tools: dict[str, AnyTool] = {}
         for tool in tools:
             if tool.name in self._tools:
@@ -53,6 +62,7 @@ class ToolRegistry:
             self._tools[tool.name] = tool
         self._specs = {tool.name: tool.spec() for tool in self._tools.values()}
         self._mask: Mask = mask or _unmasked
+        self._timeout_s = timeout_s
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,7 +75,7 @@ class ToolRegistry:
     def without(self, *names: str) -> ToolRegistry:
         """The same tools but for some, for a profile that must not have them."""
         kept = (tool for name, tool in self._tools.items() if name not in names)
-        return ToolRegistry(kept, mask=self._mask)
+        return ToolRegistry(kept, mask=self._mask, timeout_s=self._timeout_s)
 
     def effect_of(self, name: str) -> Effect:
         """The effect of a tool; one that does not exist counts as writing."""
@@ -107,13 +117,14 @@ class ToolRegistry:
         try:
             tool = self._find(call.name)
             arguments = _validated(tool, _parsed(tool, call.arguments))
-            async with asyncio.timeout(tool.timeout_s) as limit:
+            seconds = self._timeout_s if tool.timeout_s == DEFAULT_TIMEOUT_S else tool.timeout_s
+            async with asyncio.timeout(seconds) as limit:
                 output = await tool.run(arguments, context)
         except ToolError as error:
             return _failure(str(error), error.trust)
         except TimeoutError as error:
             if limit.expired():
-                return _failure(f"{call.name} was stopped after {tool.timeout_s:g} seconds.")
+                return _failure(f"{call.name} was stopped after {seconds:g} seconds.")
             return self._defect(call, context, error)
         except Exception as error:
             return self._defect(call, context, error)
@@ -206,7 +217,7 @@ def _parsed(tool: AnyTool, text: str) -> dict[str, Any]:
                 f"The arguments of {tool.name} end in the middle and nothing was done. "
                 "Send the call again, long content in several parts."
             ) from error
-        value = _mended(text)
+        value = mended_json(text)
     except RecursionError:
         value = None
     if not isinstance(value, dict):
@@ -221,15 +232,6 @@ def _is_cut_off(error: ValueError) -> bool:
     return isinstance(error, json.JSONDecodeError) and (
         error.msg.startswith("Unterminated string") or error.pos >= len(error.doc.rstrip())
     )
-
-
-def _mended(text: str) -> object:
-    import json_repair
-
-    try:
-        return json_repair.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _well_formed(value: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from loguru import logger
 
+from nanobot.channels.registry import Intake
 from nanobot.channels.telegram.connections import Connections, TLSContext
 from nanobot.channels.telegram.health import Health
 from nanobot.channels.telegram.indicator import TypingIndicator
@@ -16,7 +17,7 @@ from nanobot.channels.telegram.limits import Limits
 from nanobot.channels.telegram.menu import Menu, publish
 from nanobot.channels.telegram.pacing import Pacer, Sleep
 from nanobot.channels.telegram.payload import payloads
-from nanobot.channels.telegram.polling import Intake, Polling
+from nanobot.channels.telegram.polling import Polling
 from nanobot.channels.telegram.sending import Sender
 from nanobot.channels.telegram.strangers import Strangers
 from nanobot.channels.telegram.updates import CHANNEL, Reader
@@ -56,7 +57,7 @@ class TelegramChannel:
                 "channels.telegram is enabled but channels.telegram.token is empty; "
                 "put the token that @BotFather shows there"
             )
-        self._limits = limits = limits or Limits()
+        self._limits = limits = limits or Limits.of(config)
         self._menu = menu
         self._sleep = sleep
         self._health = Health(clock)

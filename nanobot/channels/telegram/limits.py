@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from nanobot.config.schema import TelegramConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +31,16 @@ class Limits:
     pool_connections: int = 8
     chat_burst: int = 10
     chat_every_s: float = 1.0
+
+    @classmethod
+    def of(cls, config: TelegramConfig) -> Limits:
+        """The limits that the owner has set, the others as they are."""
+        usual = cls()
+        answer_s = float(config.timeout_s)
+        return replace(
+            usual,
+            poll_s=config.poll_timeout_s,
+            poll_margin_s=min(usual.poll_margin_s, answer_s),
+            call_s=answer_s,
+            send_s=answer_s,
+        )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from loguru import logger
 from pydantic import ValidationError
 
 from nanobot.bus.bus import Poison
+from nanobot.channels.registry import Intake
 from nanobot.channels.telegram.connections import Connections
 from nanobot.channels.telegram.failures import CallFailed, NoAnswer, Refusal
 from nanobot.channels.telegram.health import Health
@@ -19,14 +19,6 @@ from nanobot.channels.telegram.updates import ALLOWED_UPDATES, Me, Reader, updat
 from nanobot.core.errors import StoreError
 from nanobot.core.messages import InboundMessage
 from nanobot.core.text import one_line
-
-
-class Intake(Protocol):
-    """Takes messages in; what it returned from is on the disk."""
-
-    async def post_all(
-        self, messages: Sequence[InboundMessage], poison: Sequence[Poison] = ()
-    ) -> tuple[InboundMessage, ...]: ...
 
 
 class Polling:

@@ -27,15 +27,29 @@ def problem(folder: Path) -> str:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files to pack; raises ValueError for a link."""
+    """The files to pack; raises ValueError for a link, a pipe and the like."""
     found = []
     for place, folders, names in os.walk(folder):
-        for name in folders + names:
-            if (Path(place) / name).is_symlink():
-                raise ValueError(f"{Path(place) / name} is a link; put the file itself there")
         folders[:] = sorted(set(folders) - LEFT_OUT)
-        found += [Path(place) / name for name in sorted(set(names) - LEFT_OUT)]
+        for path in (Path(place) / name for name in [*folders, *sorted(set(names) - LEFT_OUT)]):
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link; put the file itself there")
+            if path.is_file():
+                found.append(path)
+            elif not path.is_dir():
+                raise ValueError(f"{path} is no ordinary file")
     return found
+
+
+def pack(folder: Path, paths: list[Path], target: Path) -> None:
+    """Write the zip; the same files give the same bytes whenever they were written."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in paths:
+            name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = (0o100755 if os.access(path, os.X_OK) else 0o100644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, path.read_bytes())
 
 
 def main() -> int:
@@ -45,18 +59,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path())
     options = parser.parse_args()
     folder = options.folder.absolute()
+    target = options.out / f"{folder.name}.skill"
     try:
         reason = problem(folder)
-        packed = [] if reason else files(folder)
-    except ValueError as error:
+        if not reason:
+            options.out.mkdir(parents=True, exist_ok=True)
+            pack(folder, files(folder), target)
+    except (ValueError, OSError) as error:
         reason = str(error)
     if reason:
         print(reason, file=sys.stderr)
         return 1
-    target = options.out / f"{folder.name}.skill"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in packed:
-            archive.write(path, f"{folder.name}/{path.relative_to(folder).as_posix()}")
     print(target)
     return 0
 

@@ -9,7 +9,9 @@ import lzma
 import os
 import re
 import stat
+import struct
 import tarfile
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,14 +23,21 @@ from nanobot.agent.skills.model import SkillBroken
 from nanobot.agent.skills.reader import SKILL_FILE
 
 _IGNORED = frozenset((".git", "__pycache__", "__MACOSX", ".DS_Store", "node_modules", ".venv"))
-_NAME = re.compile(r"[^\x00-\x1f\x7f\\:]{1,200}")
+_NAME = re.compile(r"[^\\:]+")
+_NAME_BYTES = 200
+_PATH_BYTES = 512
+_CENTRAL_HEADER = b"PK\x01\x02"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a bundle may have at most; bytes are those unpacked."""
+    """What a bundle may have at most; bytes are those unpacked.
+
+    ``entries`` counts folders and what is left out, too, as an archive lists them.
+    """
 
     files: int = 1000
+    entries: int = 10_000
     file_bytes: int = 8 * 1024**2
     total_bytes: int = 32 * 1024**2
 
@@ -52,18 +61,32 @@ class _Collector:
         self.files: dict[str, BundleFile] = {}
         self._limits = limits
         self._total = 0
+        self._entries = 0
         self._folded: set[str] = set()
+        self._folders: set[str] = set()
 
     def path(self, name: str) -> str | None:
         """The checked path of an entry, None for what is left out; raises SkillBroken."""
+        self._entries += 1
+        if self._entries > self._limits.entries:
+            raise SkillBroken(f"refused: more than {self._limits.entries} entries")
         pure = PurePosixPath(name)
         parts = pure.parts
-        if not parts or pure.is_absolute() or ".." in parts or not all(map(_NAME.fullmatch, parts)):
+        if pure.is_absolute() or ".." in parts or not all(map(_NAME.fullmatch, parts)):
             raise SkillBroken(f"refused: the path {name[:200]!r} leads out of the skill's folder")
-        return None if not _IGNORED.isdisjoint(parts) else "/".join(parts)
+        if not all(map(str.isprintable, parts)):
+            raise SkillBroken(f"refused: the name {name[:200]!r} cannot be shown")
+        path = "/".join(parts)
+        if len(path.encode()) > _PATH_BYTES or any(len(p.encode()) > _NAME_BYTES for p in parts):
+            raise SkillBroken(f"refused: the name {name[:200]!r} is too long")
+        # A tar of "." begins with the folder itself.
+        return path if parts and _IGNORED.isdisjoint(parts) else None
 
     def add(self, path: str, stream: IO[bytes], *, executable: bool) -> None:
-        if path.casefold() in self._folded:
+        # As the file systems see it that tell neither case nor the forms of an accent apart.
+        folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+        folders = {str(parent) for parent in PurePosixPath(folded).parents}
+        if folded in self._folded | self._folders or not folders.isdisjoint(self._folded):
             raise SkillBroken(f"refused: {path} is there twice")
         if len(self.files) >= self._limits.files:
             raise SkillBroken(f"refused: more than {self._limits.files} files")
@@ -73,23 +96,34 @@ class _Collector:
         if len(data) > room:
             raise SkillBroken(f"refused: {path} is too large unpacked")
         self._total += len(data)
-        self._folded.add(path.casefold())
+        self._folded.add(folded)
+        self._folders |= folders
         self.files[path] = BundleFile(data, executable)
 
 
 def read_folder(folder: Path, limits: Limits = Limits()) -> Bundle:
     """The files of a folder; raises SkillBroken for links, devices and too much."""
     collector = _Collector(limits)
-    for path in _walk(folder):
-        relative = collector.path(path.relative_to(folder).as_posix())
-        if relative is None:
-            continue
-        mode = path.lstat().st_mode
+    try:
+        for path in _walk(folder):
+            relative = collector.path(path.relative_to(folder).as_posix())
+            if relative is not None:
+                _add_file(collector, relative, path)
+    except OSError as error:
+        raise SkillBroken(f"{error.filename or folder} cannot be read: {error.strerror}") from error
+    return collector.files
+
+
+def _add_file(collector: _Collector, relative: str, path: Path) -> None:
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise SkillBroken(f"refused: {relative} is a link or no ordinary file")
+    # What was a file a moment ago may be a link or a pipe by now.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             raise SkillBroken(f"refused: {relative} is a link or no ordinary file")
-        with path.open("rb") as stream:
-            collector.add(relative, stream, executable=bool(mode & 0o100))
-    return collector.files
+        collector.add(relative, stream, executable=bool(mode & 0o100))
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -108,13 +142,16 @@ def read_archive(data: bytes, limits: Limits = Limits()) -> Bundle:
         return _read_zip(data, limits) if data.startswith(b"PK") else _read_tar(data, limits)
     except (
         *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError),
-        *(NotImplementedError, RuntimeError, UnicodeDecodeError),
+        *(NotImplementedError, RuntimeError, ValueError, struct.error),
     ) as error:
         raise SkillBroken(f"the archive cannot be read: {error}") from error
 
 
 def _read_zip(data: bytes, limits: Limits) -> Bundle:
     collector = _Collector(limits)
+    # Counted before zipfile makes an object of each.
+    if data.count(_CENTRAL_HEADER) > limits.entries:
+        raise SkillBroken(f"refused: more than {limits.entries} entries")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for entry in archive.infolist():
             path = collector.path(entry.filename)

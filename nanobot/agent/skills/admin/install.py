@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from nanobot.core.text import one_line
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 GIT_S = 120.0
+_GIT_NEEDS = ("PATH", "HOME", "SSH_AUTH_SOCK", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _ARCHIVE_BYTES = 64 * 1024**2
 _ARCHIVES = (".zip", ".skill", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 _GIT = re.compile(r"(?:https?|ssh|git|file)://\S+|git@[\w.-]+:\S+")
@@ -170,7 +172,8 @@ class Installer:
         slug, _, version = address.partition("@")
         if not inner and NAME.fullmatch(slug) and not path.exists():
             with self._registry() as registry:
-                version = version or registry.latest(slug)
+                latest = registry.latest(slug)  # asked always: it says what is blocked
+                version = version or latest
                 _, bundle = skill_in(registry.fetch(slug, version))
                 return slug, bundle, f"registry:{slug}", version
         raise InstallError(
@@ -224,7 +227,7 @@ def _git(*arguments: str) -> str:
     environment = {
         **{
             name: os.environ[name]
-            for name in ("PATH", "HOME", "SSH_AUTH_SOCK")
+            for name in (*_GIT_NEEDS, *map(str.lower, _GIT_NEEDS))
             if name in os.environ
         },
         "GIT_TERMINAL_PROMPT": "0",
@@ -233,20 +236,27 @@ def _git(*arguments: str) -> str:
     }
     options = ("-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never")
     try:
-        done = subprocess.run(
+        git = subprocess.Popen(
             ["git", *options, *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=GIT_S,
-            check=False,
+            start_new_session=True,
         )
     except FileNotFoundError as error:
         raise InstallError("git is not installed") from error
-    except subprocess.TimeoutExpired as error:
-        raise InstallError(f"git was not done after {GIT_S:g} s") from error
-    if done.returncode:
-        raise InstallError(f"git: {one_line(done.stderr.strip(), 300)}")
-    return done.stdout
+    with git:
+        try:
+            said, complaint = git.communicate(timeout=GIT_S)
+        except BaseException as error:
+            # With the helpers that speak to the network, which would wait on by themselves.
+            os.killpg(git.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise InstallError(f"git was not done after {GIT_S:g} s") from error
+            raise
+    if git.returncode:
+        raise InstallError(f"git: {one_line(complaint.strip(), 300)}")
+    return said

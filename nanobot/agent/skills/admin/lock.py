@@ -13,7 +13,7 @@ from typing import Any
 from nanobot.agent.skills.admin.bundle import Bundle, read_folder
 from nanobot.agent.skills.model import SkillBroken
 from nanobot.core.errors import StoreCorrupt
-from nanobot.store.files import write_atomic
+from nanobot.store.files import locked, write_atomic
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,15 @@ class SkillLock:
         return document
 
     def _change(self, root: Path, name: str, entry: dict[str, Any] | None) -> None:
-        self.installed(root)  # a damaged file is said to be, not written over
-        document = self._document()
-        skills = document["roots"].setdefault(_key(root), {})
-        skills.pop(name, None)
-        if entry is not None:
-            skills[name] = entry
-        text = json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True)
-        write_atomic(self._file, f"{text}\n".encode())
+        with locked(self._file):
+            self.installed(root)  # a damaged file is said to be, not written over
+            document = self._document()
+            skills = document["roots"].setdefault(_key(root), {})
+            skills.pop(name, None)
+            if entry is not None:
+                skills[name] = entry
+            text = json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True)
+            write_atomic(self._file, f"{text}\n".encode())
 
 
 def _key(root: Path) -> str:

@@ -6,7 +6,9 @@ Endpoints as in ClawHub's documentation of its API, version 1: ``/api/v1/search`
 
 from __future__ import annotations
 
-import time
+import asyncio
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,10 +21,15 @@ from nanobot.agent.skills.admin.bundle import Bundle, read_archive
 from nanobot.agent.skills.admin.lock import hashes
 from nanobot.core.errors import NanobotError
 from nanobot.core.text import one_line
+from nanobot.event_loop import EventLoop
+from nanobot.safety.addresses import AddressRules, CheckedResolver, NetworkError
+from nanobot.safety.urls import parse_url
 
 PUBLIC_URL = "https://clawhub.ai"
 DEADLINE_S = 60.0
-"""Seconds for one request, its body included."""
+"""Seconds for one request: redirects, headers and body together."""
+_REDIRECTS = 3
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 _ANSWER_BYTES = 4 * 1024**2
 _ARCHIVE_BYTES = 32 * 1024**2
 _META = "_meta.json"
@@ -44,13 +51,17 @@ class Found:
 
 
 class Registry:
-    """A client for one command; close it with ``with``."""
+    """A client for one command, in a ``with`` block and outside of any event loop."""
 
     def __init__(self, url: str = PUBLIC_URL, *, deadline_s: float = DEADLINE_S) -> None:
         self.url = url.rstrip("/")
         self._deadline_s = deadline_s
-        timeout = httpx.Timeout(min(20.0, deadline_s), connect=min(5.0, deadline_s))
-        self._client = httpx.Client(timeout=timeout, follow_redirects=True, max_redirects=3)
+        self._runner = asyncio.Runner(loop_factory=EventLoop)
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(20.0, connect=5.0),
+            # So that the size on the wire is the size in memory.
+            headers={"Accept-Encoding": "identity"},
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +72,8 @@ class Registry:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._client.close()
+        with self._runner:
+            self._runner.run(self._client.aclose())
 
     def search(self, query: str, limit: int = 10) -> tuple[Found, ...]:
         """Skills that fit ``query``, best first; raises RegistryError."""
@@ -87,7 +99,7 @@ class Registry:
         if isinstance(moderation, dict) and moderation.get("isMalwareBlocked"):
             raise RegistryError(f"{self.url} has blocked {slug} as malware")
         version = _dict(answer.get("latestVersion")).get("version")
-        if not isinstance(version, str) or not version:
+        if not isinstance(version, str) or not _VERSION.fullmatch(version):
             raise RegistryError(f"{self.url} names no version of {slug}")
         return version
 
@@ -111,8 +123,6 @@ class Registry:
         return bundle
 
     def _json(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        import json
-
         try:
             answer = json.loads(self._get(path, query, limit=_ANSWER_BYTES))
         except (ValueError, RecursionError) as error:
@@ -122,26 +132,53 @@ class Registry:
         return _dict(answer)
 
     def _get(self, path: str, query: Mapping[str, str], *, limit: int) -> bytes:
-        until = time.monotonic() + self._deadline_s
-        data = bytearray()
         try:
-            with self._client.stream("GET", f"{self.url}{path}", params=dict(query)) as response:
-                if response.status_code != 200:
-                    raise RegistryError(_refusal(self.url, response))
-                for chunk in response.iter_bytes():
-                    data += chunk
-                    if len(data) > limit:
-                        raise RegistryError(f"{self.url}{path} sends more than {limit} bytes")
-                    if time.monotonic() > until:
-                        raise RegistryError(
-                            f"{self.url} was too slow: not done after {self._deadline_s:g} s"
-                        )
-        except httpx.TimeoutException as error:
-            raise RegistryError(f"{self.url} does not answer in time") from error
+            return self._runner.run(self._got(path, query, limit))
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise RegistryError(
+                f"{self.url} does not answer in time (at most {self._deadline_s:g} s)"
+            ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = one_line(str(error), 200) or type(error).__name__
             raise RegistryError(f"{self.url} cannot be reached: {reason}") from error
+
+    async def _got(self, path: str, query: Mapping[str, str], limit: int) -> bytes:
+        """The body, all within the deadline, however slowly the bytes trickle in."""
+        request = self._client.build_request("GET", f"{self.url}{path}", params=dict(query))
+        async with asyncio.timeout(self._deadline_s):
+            for _ in range(_REDIRECTS + 1):
+                response = await self._client.send(request, stream=True)
+                try:
+                    if response.next_request is None:
+                        return await self._body(response, path, limit)
+                    request = response.next_request
+                finally:
+                    await response.aclose()
+                await self._check_redirect(str(request.url))
+        raise RegistryError(f"{self.url} redirects more than {_REDIRECTS} times")
+
+    async def _body(self, response: httpx.Response, path: str, limit: int) -> bytes:
+        if response.status_code != 200:
+            raise RegistryError(_refusal(self.url, response))
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise RegistryError(f"{self.url} compresses its answer although it was not asked to")
+        data = bytearray()
+        async for chunk in response.aiter_raw():
+            data += chunk
+            if len(data) > limit:
+                raise RegistryError(f"{self.url}{path} sends more than {limit} bytes")
         return bytes(data)
+
+    async def _check_redirect(self, target: str) -> None:
+        """A registry may lead elsewhere on the net, but not inwards and not out of TLS."""
+        try:
+            own, url = parse_url(self.url), parse_url(target)
+            if own.scheme == "https" and url.scheme != "https":
+                raise RegistryError(f"{self.url} redirects to an address without TLS; refused")
+            if url.host != own.host:
+                await CheckedResolver(AddressRules()).addresses(url.host)
+        except NetworkError as error:
+            raise RegistryError(f"{self.url} redirects where it may not: {error}") from error
 
 
 def _refusal(url: str, response: httpx.Response) -> str:

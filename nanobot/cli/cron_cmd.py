@@ -1,0 +1,166 @@
+"""``nanobot cron``: the jobs of this home, whether a gateway runs or not."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+
+from nanobot.cli.context import CliContext
+from nanobot.cli.exits import EXIT_FAILURE
+
+cron_app = typer.Typer(no_args_is_help=True, help="Reminders and scheduled tasks.")
+
+
+@cron_app.command("list")
+def list_(
+    context: typer.Context,
+    as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
+) -> None:
+    """List the jobs, their next runs and how the last one went."""
+    from nanobot.cron.edits import described
+    from nanobot.cron.schedule import upcoming
+
+    cli: CliContext = context.obj
+    now = datetime.now(UTC)
+    jobs = _edits(cli).file.load()
+    last = _last_runs(cli)
+    if as_json:
+        records = [
+            {
+                **job.model_dump(mode="json", by_alias=True, exclude={"state"}),
+                "nextRuns": [due.isoformat() for due in upcoming(job.when(), now)],
+                "lastRun": last.get(job.id),
+            }
+            for job in jobs
+        ]
+        typer.echo(json.dumps(records, ensure_ascii=False, indent=2))
+        return
+    for job in jobs:
+        run = last.get(job.id)
+        ended = f"; last run {run['status']} {run['error']}".rstrip() if run else ""
+        typer.echo(described(job, now) + ended)
+    if not jobs:
+        typer.echo("There are no jobs.")
+    for path in _edits(cli).file.quarantined():
+        typer.echo(f"A damaged job file is kept as {path}.", err=True)
+
+
+@cron_app.command()
+def add(
+    context: typer.Context,
+    message: str = typer.Option(..., "--message", "-m", metavar="TEXT", help="What to do or say."),
+    name: str = typer.Option("", "--name", metavar="NAME", help="What to call it."),
+    every: int = typer.Option(None, "--every", metavar="SECONDS", help="Repeat at this interval."),
+    cron: str = typer.Option(None, "--cron", metavar="EXPR", help="By a cron expression."),
+    at: str = typer.Option(None, "--at", metavar="ISO", help="Once, at this time."),
+    tz: str = typer.Option(None, "--tz", metavar="ZONE", help="Time zone of --cron or --at."),
+    deliver: bool = typer.Option(False, "--deliver", help="Send the result of a task to a chat."),
+    channel: str = typer.Option(None, "--channel", metavar="NAME", help="Channel of that chat."),
+    to: str = typer.Option(None, "--to", metavar="CHAT", help="That chat; unset: the last used."),
+    reminder: bool = typer.Option(False, "--reminder", help="Send TEXT itself, as it is."),
+) -> None:
+    """Add a job: a task for the assistant, or a reminder."""
+    from nanobot.core.errors import JobError
+    from nanobot.cron.edits import NOT_RUNNING, described
+    from nanobot.cron.jobs import Payload, Wish
+
+    cli: CliContext = context.obj
+    if (channel is None) != (to is None):
+        raise typer.BadParameter("--channel and --to go together")
+    payload = Payload(
+        kind="reminder" if reminder else "agent_turn",
+        message=message,
+        deliver=deliver or reminder,
+        channel=channel,
+        to=to,
+    )
+    now = datetime.now(UTC)
+    try:
+        job = _edits(cli).add(secrets.token_hex(4), name, Wish(every, cron, at, tz), payload, now)
+    except JobError as error:
+        text = str(error).replace("every_seconds", "--every").replace("cron_expr", "--cron")
+        raise typer.BadParameter(text) from error
+    typer.echo(described(job, now))
+    if not _gateway_runs(cli):
+        typer.echo(NOT_RUNNING, err=True)
+
+
+@cron_app.command()
+def remove(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None:
+    """Remove a job."""
+    removed = _edits(context.obj).remove(job)
+    typer.echo(f"Removed {job} “{removed.title}”.")
+
+
+@cron_app.command()
+def enable(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None:
+    """Let a job run again."""
+    _switch(context.obj, job, enabled=True)
+
+
+@cron_app.command()
+def disable(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None:
+    """Keep a job without running it."""
+    _switch(context.obj, job, enabled=False)
+
+
+@cron_app.command()
+def run(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None:
+    """Run a job now, wait for it, and print its result."""
+    from nanobot.channels.socket_protocol import Question
+    from nanobot.cli.one_shot import ask_once
+    from nanobot.cron.edits import find
+
+    cli: CliContext = context.obj
+    find(_edits(cli).file.load(), job)
+    question = Question(f"/cron run {job}", "cli:cron")
+    raise typer.Exit(ask_once(cli, question, as_json=False, markdown=False, logs=False))
+
+
+def _switch(cli: CliContext, job: str, *, enabled: bool) -> None:
+    from nanobot.cron.edits import described
+
+    now = datetime.now(UTC)
+    typer.echo(described(_edits(cli).update(job, now, enabled=enabled), now))
+
+
+def _edits(cli: CliContext) -> Any:
+    from nanobot.cron.edits import JobEdits
+    from nanobot.cron.jobs import JobFile
+
+    return JobEdits(JobFile(cli.home.cron_jobs))
+
+
+def _gateway_runs(cli: CliContext) -> bool:
+    from nanobot.cli.talk import SocketTalk
+
+    talk = SocketTalk.connect(cli.home)
+    if talk is None:
+        return False
+    with talk:
+        return talk.holder.startswith("gateway")
+
+
+def _last_runs(cli: CliContext) -> dict[str, dict[str, Any]]:
+    """The last run of each job, read from the state database without touching it."""
+    import sqlite3
+    from dataclasses import asdict
+
+    from nanobot.store import job_runs
+
+    if not cli.home.database.exists():
+        return {}
+    try:
+        connection = sqlite3.connect(f"{cli.home.database.as_uri()}?mode=ro", uri=True)
+        try:
+            found = job_runs.runs(connection, limit=10_000)
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError as error:
+        typer.echo(f"nanobot: the state database cannot be read: {error}", err=True)
+        raise typer.Exit(EXIT_FAILURE) from error
+    return {run.job: asdict(run) for run in reversed(found)}

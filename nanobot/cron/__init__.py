@@ -1,0 +1,1 @@
+"""Jobs: what is to happen at a time, posted to the bus when that time comes."""

@@ -1,0 +1,273 @@
+"""CronService: posts what is due, and runs nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from loguru import logger
+
+from nanobot.core.errors import JobError, StoreError
+from nanobot.core.identity import Origin, Role
+from nanobot.core.messages import (
+    AnswerKind,
+    AnswerRule,
+    InboundMessage,
+    OutboundMessage,
+)
+from nanobot.core.ports import Clock
+from nanobot.cron.jobs import Job, JobFile, milliseconds, moment
+from nanobot.cron.schedule import At, local_zone, next_after
+from nanobot.store import job_runs
+from nanobot.store.database import Database
+from nanobot.store.job_runs import JobState
+
+LOOK_S = 0.5
+"""Seconds between two looks at whether the file was changed: one stat."""
+LATE = timedelta(minutes=2)
+"""A run later than this says so."""
+HELD_S = 30.0
+"""Seconds before a job without a chat to deliver to is looked at again."""
+
+
+class Bus(Protocol):
+    """What the service needs of the message bus."""
+
+    async def put(
+        self,
+        posts: Sequence[InboundMessage],
+        outbounds: Sequence[OutboundMessage],
+        *,
+        when: Callable[[sqlite3.Connection], bool],
+    ) -> bool: ...
+
+    async def last_chat(self) -> AnswerRule | None: ...
+
+
+class CronService:
+    """Keeps each job's next due time and posts its run when that has come.
+
+    A run's record, the next due time and the message are one transaction, so that no run is lost
+    and none comes twice. After a time without a gateway each job runs once, late.
+    """
+
+    def __init__(self, file: JobFile, database: Database, bus: Bus, clock: Clock) -> None:
+        self.file = file
+        self.clock = clock
+        self.is_running = False
+        self._database = database
+        self._bus = bus
+        self._seen: tuple[int, int, int] | None = None
+        self._jobs: dict[str, Job] = {}
+        self._due: dict[str, float] = {}
+        self._next: float | None = None
+
+    async def run(self) -> None:
+        """Post runs as they fall due, until cancelled."""
+        self.is_running = True
+        try:
+            while True:
+                try:
+                    await self.tick()
+                except (StoreError, OSError) as error:
+                    logger.error("jobs could not be looked at and will be again: {}", error)
+                    await asyncio.sleep(HELD_S)
+                await asyncio.sleep(self.wait_s())
+        finally:
+            self.is_running = False
+
+    def wait_s(self) -> float:
+        """Seconds until the next look at the file or the next due time, whichever is first."""
+        if self._next is None:
+            return LOOK_S
+        return min(LOOK_S, max(self._next - self.clock().timestamp(), 0.0))
+
+    async def tick(self) -> None:
+        """Take up changes of the file, then post every run that is due."""
+        signature = self.file.signature()
+        if signature != self._seen:
+            await self._take_up()
+            self._seen = signature
+        now = self.clock().timestamp()
+        if self._next is None or self._next > now:
+            return
+        for due, job_id in sorted((due, job) for job, due in self._due.items() if due <= now):
+            await self._fire(self._jobs[job_id], due)
+        self._plan_next()
+
+    async def run_now(self, job: Job) -> str | None:
+        """Post a run of a job beside its schedule; its inbound's id, None for a reminder.
+
+        Raises JobError when there is no chat to deliver it to.
+        """
+        now = self.clock()
+        run = f"cron:{job.id}:manual-{milliseconds(now)}"
+        place = await self._place(job)
+        if place is None:
+            raise JobError(
+                "There is no chat to deliver it to yet: write to nanobot in a chat first."
+            )
+        posts, outbounds = _messages(job, run, place, now, "")
+        await self._bus.put(
+            posts,
+            outbounds,
+            when=lambda connection: job_runs.record(
+                connection, run, job.id, now.timestamp(), now.timestamp()
+            ),
+        )
+        return posts[0].id if posts else None
+
+    async def _take_up(self) -> None:
+        """Read the file and give each job that is new or changed its due time."""
+        jobs = {job.id: job for job in await asyncio.to_thread(self.file.load)}
+        known = await self._database.read(job_runs.states)
+        now = self.clock()
+        changed: dict[str, JobState] = {}
+        due: dict[str, float] = {}
+        finished: list[str] = []
+        for job in jobs.values():
+            state = known.get(job.id)
+            written = _schedule_text(job)
+            if state is None or state.schedule != written:
+                state = changed[job.id] = JobState(written, _first_due(job, state, now), None)
+            if state.due is not None:
+                due[job.id] = state.due
+            elif state.last_due is not None and job.schedule.kind == "at" and job.enabled:
+                finished.append(job.id)
+        gone = frozenset(known) - frozenset(jobs)
+        if changed or gone:
+            await self._database.write(
+                lambda connection: job_runs.sync(connection, changed, gone), durable=True
+            )
+        self._jobs, self._due = jobs, due
+        for job_id in finished:
+            await self._finish(jobs[job_id])
+        self._next = min(due.values(), default=None)
+
+    async def _fire(self, job: Job, due: float) -> None:
+        now = self.clock()
+        place = await self._place(job)
+        if place is None:
+            logger.warning("job {} waits: there is no chat to deliver it to yet", job.id)
+            self._due[job.id] = due
+            return
+        following = next_after(job.when(), now)
+        next_due = None if following is None else following.timestamp()
+        at = datetime.fromtimestamp(due, UTC)
+        run = f"cron:{job.id}:{milliseconds(at)}"
+        posts, outbounds = _messages(job, run, place, at, _late_note(at, now))
+        done = await self._bus.put(
+            posts,
+            outbounds,
+            when=lambda connection: job_runs.begin(
+                connection, run, job.id, due, next_due, now.timestamp()
+            ),
+        )
+        logger.bind(job=job.id).info("run {} {}", run, "posted" if done else "was posted before")
+        if next_due is None:
+            del self._due[job.id]
+            await self._finish(job)
+        else:
+            self._due[job.id] = next_due
+
+    async def _finish(self, job: Job) -> None:
+        """A one-time job has run: it deletes itself, or is kept disabled if it says so."""
+
+        def settle(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+            if job.delete_after_run:
+                return tuple(other for other in jobs if other.id != job.id)
+            return tuple(
+                other.model_copy(update={"enabled": False}) if other.id == job.id else other
+                for other in jobs
+            )
+
+        await asyncio.to_thread(self.file.change, settle)
+
+    async def _place(self, job: Job) -> AnswerRule | None:
+        """Where the result goes; ``nothing`` when it is only recorded, None when nobody knows."""
+        payload = job.payload
+        if not payload.deliver and not job.is_reminder:
+            return AnswerRule(AnswerKind.NOTHING)
+        if payload.channel and payload.to:
+            return AnswerRule(
+                channel=payload.channel, chat_id=payload.to, thread_id=payload.thread_id
+            )
+        return await self._bus.last_chat()
+
+    def _plan_next(self) -> None:
+        now = self.clock().timestamp()
+        held = [due for due in self._due.values() if due <= now]
+        later = [due for due in self._due.values() if due > now]
+        self._next = min(later, default=None)
+        if held:
+            self._next = min(self._next or now + HELD_S, now + HELD_S)
+
+
+def _first_due(job: Job, former: JobState | None, now: datetime) -> float | None:
+    """When a job that is new, changed or enabled again is due; None when it is not to run."""
+    if not job.enabled:
+        return None
+    try:
+        schedule = job.when()
+        ran = job.state.last_run_at_ms
+        if isinstance(schedule, At):
+            # Enabled again after its time, or run by another before it came to us: it is over.
+            over = milliseconds(schedule.at + LATE) < job.updated_at_ms
+            return None if over or (ran and former is None) else schedule.at.timestamp()
+        since = max(job.created_at_ms, job.updated_at_ms, ran or 0) or milliseconds(now)
+        due = next_after(schedule, moment(since))
+    except JobError as error:
+        logger.error("job {} does not run: {}", job.id, error)
+        return None
+    return None if due is None else due.timestamp()
+
+
+def _schedule_text(job: Job) -> str:
+    """What of a job decides its due times; another text means that they are reckoned anew."""
+    record = job.schedule
+    parts = (record.kind, record.at_ms, record.every_ms, record.expr, record.tz, record.anchor_ms)
+    return f"{'on' if job.enabled else 'off'} {parts}"
+
+
+def _messages(
+    job: Job, run: str, place: AnswerRule, due: datetime, note: str
+) -> tuple[tuple[InboundMessage, ...], tuple[OutboundMessage, ...]]:
+    """A task as an inbound in the job's own session, a reminder as an outbound."""
+    text = job.payload.message
+    if job.is_reminder:
+        reminder = OutboundMessage(
+            place.channel,
+            place.chat_id,
+            f"{text}\n\n{note}" if note else text,
+            id=run,
+            thread_id=place.thread_id,
+            session=f"cron:{job.id}",
+        )
+        return (), (reminder,)
+    answer = AnswerRule(place.kind, place.channel, place.chat_id, place.thread_id, note)
+    task = InboundMessage(
+        place.channel or "cron",
+        "cron",
+        place.chat_id or job.id,
+        text,
+        id=run,
+        thread_id=place.thread_id,
+        sent_at=due,
+        origin=Origin.CRON,
+        role=Role.OWNER,
+        profile="job",
+        answer=answer,
+        session=f"cron:{job.id}",
+    )
+    return (task,), ()
+
+
+def _late_note(due: datetime, now: datetime) -> str:
+    if now - due <= LATE:
+        return ""
+    local = due.astimezone(ZoneInfo(local_zone()))
+    return f"(Late: this was due on {local:%a %Y-%m-%d %H:%M %Z}; nanobot was not running then.)"

@@ -1,0 +1,135 @@
+"""The ``cron`` tool: reminders and scheduled tasks by the assistant."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from nanobot.core.errors import JobError, ToolError
+from nanobot.core.ports import Clock
+from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
+from nanobot.cron.edits import NOT_RUNNING, JobEdits, described, find
+from nanobot.cron.jobs import Job, JobFile, Payload, Wish
+
+TERMINAL = "cli"
+
+
+class Jobs(Protocol):
+    """What the tool needs of the service."""
+
+    file: JobFile
+    clock: Clock
+    is_running: bool
+
+
+class CronArguments(ToolArguments):
+    action: Literal["add", "list", "remove", "update"]
+    message: str | None = Field(default=None, description="the reminder's text, or the task")
+    every_seconds: int | None = Field(default=None, description="repeat at this interval")
+    cron_expr: str | None = Field(default=None, description="such as 0 9 * * 1-5")
+    at: str | None = Field(default=None, description="once, ISO time such as 2030-01-31T09:00")
+    tz: str | None = Field(default=None, description="time zone; default the owner's")
+    job_id: str | None = Field(default=None, description="for remove and update")
+    mode: Literal["reminder", "task"] | None = Field(default=None, description="default task")
+
+
+class Cron(Tool[CronArguments]):
+    """Edits the job file; the service takes the change up by itself."""
+
+    name = "cron"
+    description = (
+        "Schedule things. mode reminder: the message is sent to this chat word for word, when the "
+        "person wants to be reminded or told something. mode task: you carry the message out as an "
+        "instruction at that time and your result is sent. Exactly one of every_seconds, cron_expr "
+        "and at."
+    )
+    effect = Effect.WRITE
+    arguments = CronArguments
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._edits = JobEdits(jobs.file)
+
+    async def run(self, args: CronArguments, context: ToolContext) -> ToolOutput:
+        if context.profile != "chat":
+            raise ToolError(
+                "A scheduled or background turn cannot change jobs; say in your answer what should "
+                "be scheduled, so that the person can ask for it."
+            )
+        try:
+            text = await asyncio.to_thread(self._act, args, context)
+        except JobError as error:
+            raise ToolError(str(error)) from error
+        return ToolOutput(text)
+
+    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+        job_id = _job_id(inbound_id, call_id)
+        jobs = await asyncio.to_thread(self._jobs.file.load)
+        if any(job.id == job_id for job in jobs):
+            return f"Job {job_id} was added, just before a restart."
+        return None
+
+    def _act(self, args: CronArguments, context: ToolContext) -> str:
+        now = self._jobs.clock()
+        wish = Wish(args.every_seconds, args.cron_expr, args.at, args.tz)
+        match args.action:
+            case "add":
+                job = self._edits.add(
+                    _job_id(context.inbound_id, context.call_id),
+                    "",
+                    wish,
+                    _payload(args, context),
+                    now,
+                )
+                return f"Added {described(job, now)}.{self._warning(job)}"
+            case "list":
+                jobs = [job for job in self._jobs.file.load() if _may_see(job, context)]
+                return "\n".join(described(job, now) for job in jobs) or "There are no jobs."
+        job_id = args.job_id or ""
+        if not _may_see(find(self._jobs.file.load(), job_id), context):
+            raise JobError(f"There is no job {job_id!r} of this chat.")
+        if args.action == "remove":
+            return f"Removed {job_id} “{self._edits.remove(job_id).title}”."
+        if args.mode == "task" and not context.principal.is_owner:
+            raise JobError("A guest's jobs are reminders: leave mode out.")
+        kind = {None: None, "reminder": "reminder", "task": "agent_turn"}[args.mode]
+        job = self._edits.update(job_id, now, wish=wish, message=args.message, kind=kind)
+        return f"Updated {described(job, now)}.{self._warning(job)}"
+
+    def _warning(self, job: Job) -> str:
+        notes = []
+        if job.payload.channel is None:
+            notes.append("It goes to the chat in which the owner wrote last.")
+        if not self._jobs.is_running:
+            notes.append(NOT_RUNNING)
+        return "".join(f" {note}" for note in notes)
+
+
+def _payload(args: CronArguments, context: ToolContext) -> Payload:
+    reminder = args.mode == "reminder"
+    if not reminder and not context.principal.is_owner:
+        raise JobError("A guest's jobs are reminders to their own chat: use mode reminder.")
+    here = context.channel != TERMINAL
+    return Payload(
+        kind="reminder" if reminder else "agent_turn",
+        message=args.message or "",
+        deliver=True,
+        channel=context.channel if here else None,
+        to=context.chat_id if here else None,
+        thread_id=context.thread_id if here else None,
+    )
+
+
+def _may_see(job: Job, context: ToolContext) -> bool:
+    place = (job.payload.channel, job.payload.to)
+    return context.principal.is_owner or (
+        job.is_reminder and place == (context.channel, context.chat_id)
+    )
+
+
+def _job_id(inbound_id: str, call_id: str) -> str:
+    """The same for the same call, so that a call made again adds nothing."""
+    return hashlib.sha256(f"{inbound_id}/{call_id}".encode()).hexdigest()[:8]

@@ -1,0 +1,1 @@
+"""The heartbeat: a regular look at the owner's standing tasks."""

@@ -1,0 +1,121 @@
+"""HeartbeatService: posts one turn for all of HEARTBEAT.md, when there is anything in it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from loguru import logger
+
+from nanobot.config.schema import HeartbeatConfig
+from nanobot.core.errors import StoreError
+from nanobot.core.identity import Origin, Role
+from nanobot.core.messages import (
+    AnswerKind,
+    AnswerRule,
+    InboundMessage,
+    OutboundMessage,
+)
+from nanobot.core.ports import Clock
+from nanobot.heartbeat.content import has_tasks
+from nanobot.prompts import render
+
+SESSION = "heartbeat"
+KEPT_BEATS = 3
+"""Former heartbeats that a heartbeat's turn still sees."""
+FILE_CAP = 20_000
+"""Characters of HEARTBEAT.md that reach the model."""
+
+
+class Bus(Protocol):
+    """What the service needs of the message bus."""
+
+    async def put(
+        self,
+        posts: Sequence[InboundMessage],
+        outbounds: Sequence[OutboundMessage],
+        *,
+        when: Callable[[sqlite3.Connection], bool],
+    ) -> bool: ...
+
+    async def last_chat(self) -> AnswerRule | None: ...
+
+
+class HeartbeatService:
+    """Looks at the file in each interval; ``may_begin`` says in a transaction if a turn may."""
+
+    def __init__(
+        self,
+        settings: HeartbeatConfig,
+        file: Path,
+        bus: Bus,
+        clock: Clock,
+        may_begin: Callable[[sqlite3.Connection], bool],
+    ) -> None:
+        self._settings = settings
+        self._file = file
+        self._bus = bus
+        self._clock = clock
+        self._may_begin = may_begin
+
+    async def run(self) -> None:
+        """Look in each interval until cancelled; the first look is at the end of this one."""
+        while self._settings.enabled:
+            interval = self._settings.interval_s
+            await asyncio.sleep(interval - self._clock().timestamp() % interval)
+            try:
+                await self.beat()
+            except (StoreError, OSError) as error:
+                logger.error("the heartbeat is left out this time: {}", error)
+        await asyncio.Event().wait()
+
+    async def beat(self) -> bool:
+        """Post this interval's turn; False when there is nothing to do or it is posted already."""
+        now = self._clock()
+        if not self._is_active(now):
+            return False
+        try:
+            raw = await asyncio.to_thread(self._file.read_bytes)
+        except FileNotFoundError:
+            return False
+        text = raw.decode("utf-8", errors="replace")
+        if not has_tasks(text):
+            return False
+        place = await self._bus.last_chat()
+        slot = int(now.timestamp() // self._settings.interval_s)
+        turn = InboundMessage(
+            place.channel if place else SESSION,
+            "heartbeat",
+            place.chat_id if place else SESSION,
+            render.heartbeat_task(text[:FILE_CAP], self._file),
+            id=f"heartbeat:{slot}",
+            thread_id=place.thread_id if place else None,
+            origin=Origin.HEARTBEAT,
+            role=Role.OWNER,
+            profile="heartbeat",
+            answer=_answer(place),
+            session=SESSION,
+        )
+        return await self._bus.put((turn,), (), when=self._may_begin)
+
+    def _is_active(self, now: datetime) -> bool:
+        hours = self._settings.active_hours
+        if hours is None:
+            return True
+        zone = None if self._settings.tz is None else ZoneInfo(self._settings.tz)
+        local = now.astimezone(zone)
+        minute = local.hour * 60 + local.minute
+        if hours.start < hours.end:
+            return hours.start <= minute < hours.end
+        return minute >= hours.start or minute < hours.end
+
+
+def _answer(place: AnswerRule | None) -> AnswerRule:
+    if place is None:
+        return AnswerRule(AnswerKind.NOTHING)
+    return AnswerRule(AnswerKind.REPLY_UNLESS_SILENT, place.channel, place.chat_id, place.thread_id)

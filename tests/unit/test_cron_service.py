@@ -1,0 +1,353 @@
+"""What the cron service posts, over a simulated clock and a real state database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.bus.bus import MessageBus
+from nanobot.core.errors import JobError, ToolError
+from nanobot.core.identity import Role
+from nanobot.core.messages import InboundMessage
+from nanobot.cron.edits import JobEdits
+from nanobot.cron.jobs import JobFile, Payload, Wish
+from nanobot.cron.schedule import next_after
+from nanobot.cron.service import CronService
+from nanobot.cron.tool import Cron, CronArguments
+from nanobot.store.database import Database
+from tests.fakes.tool_turns import tool_turn
+
+START = datetime(2026, 3, 27, 12, 0, tzinfo=UTC)
+REMINDER = Payload(kind="reminder", message="Tea!", deliver=True, channel="telegram", to="42")
+TASK = Payload(message="count", deliver=True, channel="telegram", to="42")
+
+
+@dataclass
+class Bench:
+    """A service that can be killed and started again, over one home."""
+
+    root: Path
+    now: datetime = START
+    opened: list[Database] = field(default_factory=list)
+
+    def start(self) -> CronService:
+        """A new process: nothing but the disk is left of the former one."""
+        for database in self.opened:
+            database.close()
+        self.opened.append(Database(self.root / "state.db"))
+        self.bus = MessageBus(self.opened[-1], lambda: self.now)
+        self.service = CronService(self.file, self.opened[-1], self.bus, lambda: self.now)
+        return self.service
+
+    @property
+    def file(self) -> JobFile:
+        return JobFile(self.root / "cron" / "jobs.json")
+
+    @property
+    def edits(self) -> JobEdits:
+        return JobEdits(self.file)
+
+    async def posted(self) -> list[str]:
+        """The ids of all runs, in order of arrival."""
+        return await self.opened[-1].read(
+            lambda connection: [
+                row[0]
+                for row in connection.execute(
+                    "SELECT id, received_at AS at, seq FROM inbox WHERE id LIKE 'cron:%' "
+                    "UNION SELECT id, created_at, seq FROM outbox ORDER BY at, seq"
+                )
+            ]
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    for database in made.opened:
+        database.close()
+
+
+def run_id(job: str, due: datetime) -> str:
+    return f"cron:{job}:{round(due.timestamp() * 1000)}"
+
+
+async def test_each_due_time_over_a_change_of_clocks_is_posted_once_despite_restarts(
+    bench: Bench,
+) -> None:
+    bench.edits.add("a", "", Wish(cron_expr="30 2 * * *", tz="Europe/Berlin"), REMINDER, START)
+    bench.edits.add("b", "", Wish(every_seconds=5000), TASK, START)
+    expected = []
+    for job in bench.file.load():
+        due: datetime | None = START
+        while (due := next_after(job.when(), due or START)) and due < START + timedelta(days=4):
+            expected.append(run_id(job.id, due))
+
+    bench.start()
+    for minute in range(4 * 24 * 60):
+        bench.now = START + timedelta(minutes=minute)
+        if minute % 700 == 699:
+            bench.start()
+        await bench.service.tick()
+
+    posted = await bench.posted()
+    assert (sorted(posted), len(set(posted))) == (sorted(expected), len(posted))
+
+
+async def test_three_days_down_make_one_late_run_of_each_job(bench: Bench) -> None:
+    bench.edits.add("once", "", Wish(at="2026-03-28T09:00+00:00"), REMINDER, START)
+    bench.edits.add("often", "", Wish(every_seconds=60), TASK, START)
+    await bench.start().tick()
+
+    bench.now = START + timedelta(days=3, seconds=30)
+    await bench.start().tick()
+    await bench.service.tick()
+
+    (reminder,) = await bench.bus.undelivered("telegram")
+    assert reminder.message.content.startswith("Tea!\n\n(Late: this was due on Sat 2026-03-28")
+    (task,) = await bench.bus.pending()
+    assert (task.message.session_key, task.message.content) == ("cron:often", "count")
+    assert task.message.answer.note.startswith("(Late:")
+    assert [job.id for job in bench.file.load()] == ["often"]
+    assert bench.service.wait_s() <= 30
+
+
+async def test_a_one_time_job_is_gone_even_when_the_process_died_before_removing_it(
+    bench: Bench,
+) -> None:
+    bench.edits.add("once", "", Wish(at="2026-03-27T12:01+00:00"), REMINDER, START)
+    before = bench.file.path.read_bytes()
+    await bench.start().tick()
+    bench.now += timedelta(minutes=1)
+    await bench.service.tick()
+    bench.file.path.write_bytes(before)
+
+    await bench.start().tick()
+
+    assert (bench.file.load(), len(await bench.posted())) == ((), 1)
+
+
+async def test_a_corrupt_file_is_put_aside_and_the_service_goes_on(bench: Bench) -> None:
+    bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    await bench.start().tick()
+    bench.file.path.write_text('{"version": 1, "jobs": [{"id"')
+
+    await bench.service.tick()
+
+    (aside,) = bench.file.quarantined()
+    assert aside.read_text().startswith('{"version"')
+    bench.edits.add("b", "", Wish(every_seconds=60), REMINDER, START)
+    assert [job.id for job in bench.file.load()] == ["b"]
+
+
+FAMILY: dict[str, Any] = {
+    "version": 1,
+    "jobs": [
+        {
+            "id": "1a2b3c4d",
+            "name": "standup",
+            "enabled": True,
+            "schedule": {
+                "kind": "every",
+                "atMs": None,
+                "everyMs": 3600000,
+                "expr": None,
+                "tz": None,
+            },
+            "payload": {
+                "kind": "agent_turn",
+                "message": "Is there a standup?",
+                "deliver": True,
+                "channel": "telegram",
+                "to": "42",
+            },
+            "state": {
+                "nextRunAtMs": 1774609200000,
+                "lastRunAtMs": 1774605600000,
+                "lastStatus": "ok",
+                "lastError": None,
+            },
+            "createdAtMs": 1774602000000,
+            "updatedAtMs": 1774602000000,
+            "deleteAfterRun": False,
+        },
+        {"id": "broken", "schedule": {"kind": "never"}},
+    ],
+}
+
+
+async def test_a_file_of_the_family_loads_and_what_cannot_be_read_is_kept(bench: Bench) -> None:
+    bench.file.path.parent.mkdir()
+    bench.file.path.write_text(json.dumps(FAMILY))
+    bench.now = datetime.fromtimestamp(1774609000, UTC)
+    await bench.start().tick()
+    before = await bench.posted()
+
+    bench.now = datetime.fromtimestamp(1774609200, UTC)
+    await bench.service.tick()
+    bench.edits.add("new", "", Wish(every_seconds=60), REMINDER, START)
+
+    assert (before, await bench.posted()) == ([], ["cron:1a2b3c4d:1774609200000"])
+    kept = json.loads(bench.file.path.read_text())["jobs"]
+    assert [job["id"] for job in kept] == ["1a2b3c4d", "new", "broken"]
+    assert kept[0]["state"]["lastStatus"] == "ok"
+
+
+async def test_both_sides_may_add_at_the_same_time(bench: Bench) -> None:
+    def add(name: str) -> None:
+        bench.edits.add(name, "", Wish(every_seconds=60), REMINDER, START)
+
+    names = [f"j{number}" for number in range(20)]
+    await asyncio.gather(*(asyncio.to_thread(add, name) for name in names))
+
+    assert sorted(job.id for job in bench.file.load()) == sorted(names)
+
+
+async def test_a_job_of_the_terminal_waits_for_a_chat_and_goes_to_the_last_used(
+    bench: Bench,
+) -> None:
+    bench.edits.add(
+        "a", "", Wish(at="2026-03-27T12:01+00:00"), Payload(kind="reminder", message="x"), START
+    )
+    bench.start()
+    bench.now += timedelta(minutes=1)
+    await bench.service.tick()
+    before = await bench.posted()
+    for chat, role in (("41", Role.OWNER), ("42", Role.OWNER), ("666", Role.GUEST)):
+        await bench.bus.post(InboundMessage("telegram", chat, chat, "hello", role=role))
+
+    bench.now += timedelta(seconds=31)
+    await bench.service.tick()
+
+    (reminder,) = await bench.bus.undelivered("telegram")
+    assert (before, reminder.message.chat_id, reminder.message.content) == ([], "42", "x")
+
+
+async def test_a_disabled_job_keeps_still_and_an_enabled_one_keeps_its_phase(
+    bench: Bench,
+) -> None:
+    bench.edits.add("a", "", Wish(every_seconds=600), REMINDER, START)
+    await bench.start().tick()
+    bench.edits.update("a", START, enabled=False)
+    bench.now += timedelta(minutes=25)
+    await bench.service.tick()
+    silent = await bench.posted()
+
+    bench.edits.update("a", bench.now, enabled=True)
+    await bench.service.tick()
+    bench.now += timedelta(minutes=5)
+    await bench.service.tick()
+
+    assert (silent, await bench.posted()) == ([], [run_id("a", START + timedelta(minutes=30))])
+
+
+async def test_a_thousand_idle_jobs_cost_less_than_a_millisecond_a_second(bench: Bench) -> None:
+    records = [
+        {
+            "id": f"j{number}",
+            "schedule": {"kind": "cron", "expr": f"{number % 60} 3 * * *", "tz": "Europe/Berlin"},
+            "payload": {"message": "x", "deliver": True, "channel": "telegram", "to": "1"},
+            "createdAtMs": 1774602000000,
+        }
+        for number in range(1000)
+    ]
+    bench.file.path.parent.mkdir()
+    bench.file.path.write_text(json.dumps({"version": 1, "jobs": records}))
+    await bench.start().tick()
+    looks = 400
+    began = time.process_time()
+
+    for _ in range(looks):
+        await bench.service.tick()
+        bench.service.wait_s()
+
+    each = (time.process_time() - began) / looks
+    # Two looks a second.
+    assert each * 2 < 0.001
+
+
+def arguments(**more: Any) -> CronArguments:
+    return CronArguments.model_validate({"action": "add", "message": "Tea!", **more})
+
+
+async def test_the_tool_echoes_the_next_runs_and_adds_a_repeated_call_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("edits", "jobs"):
+        monkeypatch.setattr(f"nanobot.cron.{module}.local_zone", lambda: "Europe/Berlin")
+    tool = Cron(bench.start())
+    turn = tool_turn(bench.root, session="telegram:42")
+
+    said = await tool.run(arguments(cron_expr="0 9 * * *", mode="reminder"), turn)
+    await tool.run(arguments(cron_expr="0 9 * * *", mode="reminder"), turn)
+
+    (job,) = bench.file.load()
+    assert said.text == (
+        f"Added {job.id} (reminder) “Tea!”: next runs Sat 2026-03-28 09:00:00 CET, "
+        "Sun 2026-03-29 09:00:00 CEST, Mon 2026-03-30 09:00:00 CEST. "
+        "No gateway is running: it fires only while `nanobot gateway` runs."
+    )
+    assert (job.payload.channel, job.payload.to) == ("telegram", "42")
+    assert await tool.aftermath(turn.inbound_id, turn.call_id) is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"cron_expr": "9 o'clock"}, "five fields"),
+        ({"at": "tomorrow"}, "ISO form"),
+        ({"at": "2020-01-01T00:00"}, "has passed"),
+        ({"every_seconds": 0}, "at least 1"),
+        ({"cron_expr": "0 9 * * *", "tz": "Mars/Olympus"}, "Europe/Berlin"),
+        ({"every_seconds": 60, "at": "2030-01-01T00:00"}, "exactly one"),
+        ({}, "exactly one"),
+        ({"every_seconds": 60, "message": " "}, "message is empty"),
+        ({"action": "remove", "job_id": "nope"}, "There is no job 'nope'"),
+    ],
+)
+async def test_what_cannot_be_is_refused_with_what_to_mend(
+    bench: Bench, given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ToolError, match=words):
+        await Cron(bench.start()).run(arguments(**given), tool_turn(bench.root))
+
+    assert bench.file.load() == ()
+
+
+async def test_guests_have_reminders_of_their_own_alone(bench: Bench) -> None:
+    bench.edits.add("owners", "", Wish(every_seconds=60), REMINDER, START)
+    tool = Cron(bench.start())
+    guest = tool_turn(bench.root, session="telegram:7", role=Role.GUEST)
+
+    await tool.run(arguments(every_seconds=60, mode="reminder"), guest)
+    listed = await tool.run(arguments(action="list"), guest)
+
+    assert ("owners" in listed.text, listed.text.count("Tea!")) == (False, 1)
+    for refused in (
+        arguments(every_seconds=60),
+        arguments(action="remove", job_id="owners"),
+    ):
+        with pytest.raises(ToolError):
+            await tool.run(refused, guest)
+
+
+async def test_a_run_beside_the_schedule_needs_a_chat_and_is_recorded(bench: Bench) -> None:
+    bench.start()
+    nowhere = bench.edits.add(
+        "a", "", Wish(every_seconds=60), Payload(message="x", deliver=True), START
+    )
+    with pytest.raises(JobError, match="write to nanobot"):
+        await bench.service.run_now(nowhere)
+    quiet = bench.edits.add("b", "", Wish(every_seconds=60), Payload(message="x"), START)
+
+    posted = await bench.service.run_now(quiet)
+
+    assert await bench.posted() == [posted]
