@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from nanobot.agent.tools.recall import RecallArguments, RecallTool
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Role, Trust
+from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
-from nanobot.session.recall.index import UNTRUSTED_MARK, Sources
+from nanobot.session.recall.index import Sources
 from nanobot.session.recall.recall import TOKENS, Recall
 from nanobot.session.recall.search import Asker
 from nanobot.store.database import Database
