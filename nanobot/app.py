@@ -329,6 +329,7 @@ async def open_app(
             memory=memory,
             consolidator=consolidator,
             is_busy=lambda key: dispatcher.running_since(key) is not None,
+            recall=recall,
             home=home,
         )
         app = App(

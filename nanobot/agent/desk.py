@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from loguru import logger
+
 from nanobot.agent.consolidation import Consolidator
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_text import sections
-from nanobot.core.errors import NanobotError
+from nanobot.core.errors import NanobotError, StoreUnavailable
 from nanobot.session.digests import Digests
+from nanobot.session.recall.recall import Recall
 from nanobot.session.transfer import GoneItsOwnWay, Incoming, SessionTransfer, read_incoming
 from nanobot.store.home import Home
 
@@ -31,6 +34,7 @@ class Desk:
         memory: MemoryStore,
         consolidator: Consolidator,
         is_busy: Callable[[str], bool],
+        recall: Recall,
         home: Home,
     ) -> None:
         self._sessions = sessions
@@ -38,6 +42,7 @@ class Desk:
         self._memory = memory
         self._consolidator = consolidator
         self._is_busy = is_busy
+        self._recall = recall
         self._home = home
 
     async def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,6 +180,11 @@ class Desk:
             raise ValueError(busy)
         for folder in (self._home.media_of(key), self._home.spill_of(key)):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            await self._recall.forget(key)
+        except StoreUnavailable as error:
+            # The next search leaves the session out before it looks for anything.
+            logger.warning("{} is still in the search index's file: {}", key, error)
         left = [
             paragraph
             for text in texts

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from nanobot.core.identity import Trust
+from nanobot.core.text import UNTRUSTED_MARK
 
-MARK = "(from untrusted content)"
+MARK = UNTRUSTED_MARK
 """Behind every line and paragraph that was learnt from outside."""
 LINE_CHARS = 600
 """The longest line that an edit writes."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 
+UNTRUSTED_MARK = "(from untrusted content)"
+"""What lines of MEMORY.md and paragraphs of HISTORY.md end in that were learnt from outside."""
+
 
 def one_line(text: str, limit: int = 200) -> str:
     """``text`` on one line of at most ``limit`` characters, cut with an ellipsis."""

@@ -1,4 +1,4 @@
-"""What was said is found again: by the model, in the terminal, and after a crash."""
+"""What was said is found again: by the model, in the terminal, after `/new` and a crash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.e2e.conftest import OWNER, Nanobot, Telegram, eventually
 from tests.fakes.model_replies import Reply
-from tests.fakes.model_server import ModelServer
+from tests.fakes.model_server import ModelServer, Request
 
 SAID = "The spare key of the garden shed hangs behind the ivy, on the third nail."
 
@@ -67,19 +67,39 @@ def test_it_is_found_by_a_search_in_the_terminal_also_beside_a_gateway(
     assert (nothing.returncode, nothing.stdout) == (0, "nothing found\n")
 
 
-def test_after_a_crash_it_is_found_still(telegram: Telegram) -> None:
-    model = telegram.model
+def test_after_new_and_a_crash_it_is_found_still(telegram: Telegram) -> None:
+    telegram.model.answer_with(_remembering)
     first = telegram.start()
-    model.script(Reply.text("Noted."))
     telegram.api.inject(SAID, chat_id=OWNER)
     eventually(lambda: telegram.texts() == ["Noted."], "the answer")
+    telegram.api.inject("/new", chat_id=OWNER)
+    eventually(lambda: len(telegram.texts()) == 2, "the answer to /new")
     first.kill()
 
     telegram.start()
-    model.script(
-        Reply.tool_calls([("recall", {"query": "spare key"})]), Reply.text("Behind the ivy.")
-    )
     telegram.api.inject("where is the key?", chat_id=OWNER)
-    eventually(lambda: "Behind the ivy." in telegram.texts(), "the answer")
+    eventually(lambda: len(telegram.texts()) == 3, "the answer")
 
-    assert SAID in model.requests[-1].tool_results[-1]
+    assert "telegram:42] Ada: " + SAID in telegram.texts()[-1]
+
+
+def _remembering(request: Request) -> Reply:
+    """A model that recalls when asked and answers with what it was shown; it digests nothing."""
+    if "where is the key?" not in request.last_user:
+        return Reply.text("Noted.")
+    if request.tool_results:
+        return Reply.text(request.tool_results[-1])
+    return Reply.tool_calls([("recall", {"query": "spare key"})])
+
+
+def test_a_deleted_session_is_found_no_more(nanobot: Nanobot, model: ModelServer) -> None:
+    nanobot.use_model(model)
+    said(nanobot, model, "cli:first")
+    before = nanobot.run("memory", "search", "spare key")
+
+    deleted = nanobot.run("sessions", "delete", "cli:first", "--yes")
+    after = nanobot.run("memory", "search", "spare key")
+
+    assert (deleted.returncode, SAID in before.stdout) == (0, True), deleted.stderr
+    assert after.stdout == "nothing found\n"
+    assert b"ivy" not in (nanobot.home / "recall.db").read_bytes()

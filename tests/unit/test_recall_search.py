@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from nanobot.agent.tools.recall import RecallArguments, RecallTool
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Role, Trust
+from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
-from nanobot.session.recall.index import UNTRUSTED_MARK, Sources
+from nanobot.session.recall.index import Sources
 from nanobot.session.recall.recall import TOKENS, Recall
 from nanobot.session.recall.search import Asker
 from nanobot.store.database import Database
@@ -120,7 +121,8 @@ async def test_a_long_message_is_shown_where_it_speaks_of_the_matter(past: Past)
 
 async def test_a_page_keeps_to_its_tokens_and_says_what_is_left_out(past: Past) -> None:
     for number in range(300):
-        await past.say(f"The boiler of house {number} leaks in a way of its own. " * 4)
+        house = "".join("abcdefghij"[int(digit)] for digit in str(number))
+        await past.say(f"The boiler of house {house} leaks in a way of its own. " * 4)
 
     found = await past.recall.search("boiler")
     few = await past.recall.search("boiler", limit=3)

@@ -18,6 +18,7 @@ from loguru import logger
 from nanobot.core.chat import AssistantMessage, ToolMessage, UserMessage
 from nanobot.core.errors import StoreUnavailable
 from nanobot.core.identity import Principal, Trust
+from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.session.entries import EntryKind, decode
 from nanobot.session.recall.passages import Paragraph, paragraphs, pieces, without_turn_header
 from nanobot.session.recall.terms import terms
@@ -27,8 +28,6 @@ T = TypeVar("T")
 
 VERSION = 1
 """Raised with every change of the tables or of what ``terms`` makes of a text."""
-UNTRUSTED_MARK = "(from untrusted content)"
-"""What the paragraphs of HISTORY.md carry that were learnt from outside."""
 HISTORY = ""
 """The session under which HISTORY.md's paragraphs stand: no session has this key."""
 

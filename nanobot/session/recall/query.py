@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from itertools import combinations
 
 from nanobot.session.recall.dates import Span, spans
 from nanobot.session.recall.lexicon import MEANINGS, STOP_WORDS, UNSPACED_STOP
@@ -101,7 +102,7 @@ def read_question(connection: sqlite3.Connection, query: str, now: datetime) -> 
     return Question(
         concepts=found,
         spans=spans(query, now),
-        match=_match(connection, found, passages),
+        match=_match(connection, found),
         passages=passages,
         average=max(int(facts["terms"]) / passages, 1.0),
         about_asker=not FIRST_PERSON.isdisjoint(words),
@@ -215,18 +216,27 @@ def _frequencies(connection: sqlite3.Connection, found: Iterable[str]) -> dict[s
     return counts
 
 
-_MOST_POSTINGS = 20_000
-"""Postings that the first pass reads; commoner terms only count in the second."""
+_MOST_POSTINGS = 10_000
+"""Postings that the first pass ranks: rare terms first, the commoner ones only in pairs."""
+_MOST_PAIRS = 6
 
 
-def _match(connection: sqlite3.Connection, concepts: Iterable[Concept], passages: int) -> str:
-    """The FTS5 expression of the first pass: rare terms first, as many as stay quick."""
-    counts = _frequencies(connection, {term for one in concepts for term in one.variants})
+def _match(connection: sqlite3.Connection, concepts: Iterable[Concept]) -> str:
+    """The FTS5 expression of the first pass, which stays quick whatever is asked."""
+    owners = {term: number for number, one in enumerate(concepts) for term in one.variants}
+    counts = _frequencies(connection, owners)
     chosen: list[str] = []
+    common: list[str] = []
     postings = 0
     for term, count in sorted(counts.items(), key=lambda one: one[1]):
         if chosen and postings + count > _MOST_POSTINGS:
-            break
-        chosen.append(term)
-        postings += count
-    return " OR ".join(f'"{term}"' for term in chosen)
+            common.append(term)
+        else:
+            chosen.append(term)
+            postings += count
+    together = [
+        f'("{one}" AND "{other}")'
+        for one, other in combinations(common[:_MOST_PAIRS], 2)
+        if owners[one] != owners[other]
+    ]
+    return " OR ".join([*(f'"{term}"' for term in chosen), *together[:_MOST_PAIRS]])

@@ -8,15 +8,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
-from typing import TypeAlias
+from itertools import islice
+from typing import Any, TypeAlias
 
 from nanobot.session.recall.index import HISTORY
 from nanobot.session.recall.query import Question, read_question
 from nanobot.session.recall.terms import folded, terms
 
-CANDIDATES = 300
-"""Passages of the first pass."""
-_EXPANDED = 60
+_RANKED, CANDIDATES = 1200, 300
+"""Passages that the first pass looks through, and how many of them are weighed."""
+_MOST_ALIKE = 20
+"""Of those, how many may differ in figures alone."""
+_EXPANDED = 40
 """The best of them whose neighbours are looked at, too."""
 _IN_SPAN = 150
 _MOST_HITS = 200
@@ -136,19 +139,15 @@ def _candidates(
     rows: list[tuple[object, ...]] = []
     allowed, values = _allowed(asker)
     if question.match:
-        rows += connection.execute(
-            f"SELECT {_COLUMNS} FROM words JOIN passage ON passage.id = words.rowid "
-            f"WHERE words MATCH ? AND {allowed} ORDER BY words.rank LIMIT {CANDIDATES}",
+        ranked = connection.execute(
+            f"SELECT {_COLUMNS}, words.rank FROM words JOIN passage ON passage.id = words.rowid "
+            f"WHERE words MATCH ? AND {allowed} ORDER BY words.rank LIMIT {_RANKED}",
             (question.match, *values),
-        )
+        ).fetchall()
         if question.about_asker:
-            # Long answers, which repeat the words of their subject, would take all the places.
-            rows += connection.execute(
-                f"SELECT {_COLUMNS} FROM words JOIN passage ON passage.id = words.rowid "
-                f"WHERE words MATCH ? AND speaker = 'user' AND {allowed} "
-                f"ORDER BY words.rank LIMIT {CANDIDATES // 2}",
-                (question.match, *values),
-            )
+            # Long answers, which repeat the words of their subject, must not take all the places.
+            ranked.sort(key=lambda row: row[-1] * (_OF_ONESELF if row[4] == "user" else 1))
+        rows += islice(_varied(ranked), CANDIDATES)
     for span in question.spans:
         first = datetime.combine(span.first, time(), question.zone).timestamp()
         rows += connection.execute(
@@ -157,6 +156,18 @@ def _candidates(
             (first, first + span.days * 86400, *values),
         )
     return {one.id: one for one in map(_passage, rows)}
+
+
+def _varied(ranked: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The rows without their rank; of those that say the same, only the first."""
+    seen: set[str] = set()
+    forms: Counter[str] = Counter()
+    for *row, _ in ranked:
+        form = _FIGURES.sub("0", row[-1])
+        forms[form] += 1
+        if row[-1] not in seen and forms[form] <= _MOST_ALIKE:
+            seen.add(row[-1])
+            yield tuple(row)
 
 
 def _allowed(asker: Asker) -> tuple[str, tuple[str, ...]]:
