@@ -49,7 +49,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         MESSAGE,
         "        chat_id = args.chat_id or (context.chat_id if",
         '        chat_id = args.chat_id or (self.__dict__.setdefault("home", context.chat_id) if',
-        ("tests/unit/test_routing.py::test_every_message_reaches_the_target_it_was_meant_for",),
+        (
+            "tests/unit/test_turn_promises.py"
+            "::test_the_message_tool_writes_to_the_chat_of_its_own_turn",
+        ),
     ),
     Mutation(
         2,
@@ -57,7 +60,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nanobot/bus/answers.py",
         '        rule.chat_id or inbound.chat_id,\n        f"{rule.note}',
         '        inbound.chat_id,\n        f"{rule.note}',
-        ("tests/unit/test_routing.py::test_every_message_reaches_the_target_it_was_meant_for",),
+        ("tests/unit/test_turn_promises.py::test_an_answer_goes_where_its_rule_says",),
     ),
     Mutation(
         3,
