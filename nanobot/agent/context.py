@@ -17,8 +17,11 @@ from nanobot.core.identity import Role
 from nanobot.prompts import render
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
+SUBAGENT_FILES = ("TOOLS.md",)
 FILE_CAP = 20_000
-"""Characters of one bootstrap file or MEMORY.md that reach the prompt."""
+"""Characters of one bootstrap file or MEMORY.md that reach the prompt, unless configured."""
+FILES_CAP = 60_000
+"""Characters of all bootstrap files together, unless configured."""
 SEPARATOR = "\n\n---\n\n"
 HELD_SESSIONS = 1000
 """Sessions whose skills are remembered; one that drops out sees the present skills."""
@@ -41,6 +44,14 @@ class Sender:
     sent_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the system prompt under the name by which a report shows it."""
+
+    name: str
+    text: str
+
+
 class ContextBuilder:
     """Builds requests from the workspace's files, the skills and the history.
 
@@ -55,6 +66,7 @@ class ContextBuilder:
         *,
         tools: Sequence[str] = (),
         file_cap: int = FILE_CAP,
+        files_cap: int = FILES_CAP,
         profile: str = "chat",
     ) -> None:
         """``profile`` is the kind of turn these requests are for."""
@@ -62,6 +74,7 @@ class ContextBuilder:
         self._skills = skills
         self._tools = frozenset(tools)
         self._file_cap = file_cap
+        self._files_cap = files_cap
         self._profile = profile
         self._held: dict[str, SkillsSnapshot] = {}
         self._files: dict[Path, tuple[tuple[int, int, int], str]] = {}
@@ -78,30 +91,63 @@ class ContextBuilder:
         self, role: Role = Role.OWNER, skills: SkillsSnapshot | None = None
     ) -> str:
         """The system prompt; a guest's holds no memory. Without ``skills`` the present ones."""
-        owner = role is Role.OWNER
+        return SEPARATOR.join(part.text for part in self.parts(role, skills))
+
+    def parts(
+        self, role: Role = Role.OWNER, skills: SkillsSnapshot | None = None
+    ) -> tuple[Part, ...]:
+        """What the system prompt is joined from, in order."""
         skills = skills or self._skills.snapshot_for(None)
-        parts = [
-            render.identity(
-                system=f"{platform.system()} {platform.machine()}",
-                python=platform.python_version(),
-                workspace=self.workspace,
-                owner=owner,
-                recall_tool="recall" if "recall" in self._tools else "grep",
-                message_tool="message" in self._tools,
-            )
-        ]
-        if self._profile != "chat":
-            parts.append(render.profile(self._profile))
-        for name in BOOTSTRAP_FILES:
-            if text := self._file(self.workspace / name):
-                parts.append(f"## {name}\n\n{text}")
-        if owner and (memory := self._file(self.workspace / "memory" / "MEMORY.md")):
-            parts.append(f"# Memory\n\n{memory}")
+        if self._profile == "subagent":
+            parts = self._subagents_parts()
+        else:
+            parts = self._assistants_parts(owner=role is Role.OWNER)
         if skills.always_text:
-            parts.append(f"# Active Skills\n\n{skills.always_text}")
+            parts.append(Part("active skills", f"# Active Skills\n\n{skills.always_text}"))
         if skills.summary:
-            parts.append(render.skills(skills.summary))
-        return SEPARATOR.join(parts)
+            parts.append(Part("skills summary", render.skills(skills.summary)))
+        return tuple(parts)
+
+    def _assistants_parts(self, *, owner: bool) -> list[Part]:
+        identity = render.identity(
+            system=f"{platform.system()} {platform.machine()}",
+            python=platform.python_version(),
+            workspace=self.workspace,
+            owner=owner,
+            recall_tool="recall" if "recall" in self._tools else "grep",
+            message_tool="message" in self._tools,
+        )
+        parts = [Part("identity", identity)]
+        if self._profile != "chat":
+            parts.append(Part("profile", render.profile(self._profile)))
+        parts += self._bootstrap(BOOTSTRAP_FILES)
+        if owner and (memory := self._file(self.workspace / "memory" / "MEMORY.md")):
+            parts.append(Part("memory", f"# Memory\n\n{memory}"))
+        return parts
+
+    def _subagents_parts(self) -> list[Part]:
+        """A subagent has a task and no persona: it is told how to work, and of no memories."""
+        identity = render.subagent_identity(
+            system=f"{platform.system()} {platform.machine()}",
+            python=platform.python_version(),
+            workspace=self.workspace,
+        )
+        return [Part("identity", identity), *self._bootstrap(SUBAGENT_FILES)]
+
+    def _bootstrap(self, names: Sequence[str]) -> list[Part]:
+        """The bootstrap files, up to their common cap; what does not fit is named."""
+        parts = []
+        room = self._files_cap
+        for name in names:
+            path = self.workspace / name
+            if not (text := self._file(path)):
+                continue
+            if len(text) > room:
+                note = render.cut_file(room, len(text), path) if room else render.cut_files(path)
+                text = f"{text[:room]}\n\n{note}".strip()
+            room = max(room - len(text), 0)
+            parts.append(Part(name, f"## {name}\n\n{text}"))
+        return parts
 
     def build_messages(
         self,

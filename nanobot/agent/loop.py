@@ -23,6 +23,7 @@ from nanobot.agent.turn import (
     TurnLimits,
     nothing_arrived,
 )
+from nanobot.agent.window import CHARACTERS, Gauge, View, Window
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -50,6 +51,7 @@ from nanobot.core.events import (
 from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel, Clock
+from nanobot.core.tokens import tool_tokens
 from nanobot.core.tool import Effect, ToolContext
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, Entry, EntryKind
@@ -60,11 +62,8 @@ from nanobot.session.usage import ModelCall
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
 """Stands in for an answer that stayed empty; it never enters the history."""
 
-CHARS_PER_TOKEN = 3
-"""A cautious guess that errs towards leaving out too much rather than overflowing."""
-
-PICTURE_TOKENS = 1600
-"""What a picture within the limits costs, at most providers."""
+LATELY = 1_000_000
+"""Characters of a session that are read where no model is to see it: its last turn, surely."""
 
 BLIND = (
     "{model} cannot see pictures: it was told of them, but not shown any. Choose one that can with "
@@ -74,11 +73,15 @@ BLIND = (
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How a kind of turn runs: what it is told, its tools and its number of steps."""
+    """How a kind of turn runs: what it is told, its tools and its number of steps.
+
+    A turn with a ``limit_s`` is stopped after so many seconds, and leaves no process behind.
+    """
 
     context: ContextBuilder
     tools: ToolRegistry
     max_iterations: int
+    limit_s: float | None = None
 
 
 class AgentLoop:
@@ -103,6 +106,7 @@ class AgentLoop:
         self._chat = Profile(context, tools, limits.max_iterations)
         self._profiles = profiles
         self._spill = spill
+        self.window = Window(sessions, spill)
         self._pictures = pictures
         self._clock = clock
         self._limits = limits
@@ -125,8 +129,32 @@ class AgentLoop:
         )
         if (answer := _answer_in(turn.entries, inbound)) is not None:
             return turn.settle(answer)
-        answer = await self._steps(turn, drain)
-        return turn.settle(answer)
+        if turn.profile.limit_s is None:
+            return turn.settle(await self._steps(turn, drain))
+        return await self._limited(turn, turn.profile.limit_s, drain)
+
+    async def _limited(self, turn: _Turn, limit_s: float, drain: Drain) -> Settlement:
+        """Work for at most ``limit_s`` seconds; what it left running ends with the turn."""
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                return turn.settle(await self._steps(turn, drain))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            await turn.profile.tools.stopped(turn.inbound.id)
+        open_ = open_calls(turn.entries)
+        await self._append(
+            turn,
+            *(
+                _tool_draft(turn.inbound, c, render.stopped(), Trust.TRUSTED, ok=False)
+                for c in open_
+            ),
+        )
+        turn.ending = f"it had worked for {limit_s:g} s, as long as it may"
+        said = (_said(entry) for entry in reversed(turn.entries))
+        return turn.settle(next(filter(None, said), ""))
 
     async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
         """Close the log after the user stopped the turn of ``inbound``: open calls get a result.
@@ -134,7 +162,7 @@ class AgentLoop:
         What the turn's tools left running has ended by then.
         """
         await self._profile(inbound).tools.stopped(inbound.id)
-        live = await self._sessions.live(inbound.session_key)
+        live = await self._sessions.live(inbound.session_key, most=LATELY)
         drafts = tuple(
             _tool_draft(inbound, call, render.stopped(), Trust.TRUSTED, ok=False)
             for call in open_calls(live.entries)
@@ -158,7 +186,7 @@ class AgentLoop:
         """
         key = inbound.session_key
         profile = self._profile(inbound)
-        live = await self._sessions.live(key)
+        live = await self._sessions.live(key, most=LATELY)
         drafts = await self._closed_after_crash(live.entries, inbound, profile.tools)
         call = invoked.tool_call(inbound.id, profile.tools.parameters_of)
         entries = [*live.entries, *await self._sessions.append(key, drafts)]
@@ -197,12 +225,17 @@ class AgentLoop:
         self, inbound: InboundMessage, emit: Emit, skills: SkillsSnapshot, content: str
     ) -> _Turn:
         profile = self._profile(inbound)
-        live = await self._sessions.live(inbound.session_key)
-        chosen = self._models.choose(inbound.model or live.settings.model)
-        drafts = await self._closed_after_crash(live.entries, inbound, profile.tools)
-        seen = {entry.inbound_id for entry in live.entries if entry.kind is EntryKind.USER}
-        history = _folded([*live.entries, *drafts], inbound)
-        is_new = inbound.id not in seen or _is_unasked(history, live.entries, inbound)
+        settings = await self._sessions.settings(inbound.session_key)
+        chosen = self._models.choose(inbound.model or settings.model)
+        logged = await self.window.begun(
+            await self._sessions.live(inbound.session_key, most=CHARACTERS * chosen.context_window)
+        )
+        drafts = await self._closed_after_crash(logged, inbound, profile.tools)
+        # Where a summary was made during this turn, its message may be in that.
+        said = (EntryKind.USER, EntryKind.COMPACTED)
+        seen = {entry.inbound_id for entry in logged if entry.kind in said}
+        history = _folded([*logged, *drafts], inbound)
+        is_new = inbound.id not in seen or _is_unasked(history, logged, inbound)
         attached = await self._attached(inbound) if is_new else Attached()
         messages = profile.context.build_messages(
             history,
@@ -224,20 +257,20 @@ class AgentLoop:
             inbound=inbound,
             profile=profile,
             chosen=chosen,
-            effort=live.settings.reasoning_effort,
+            effort=settings.reasoning_effort,
             emit=emit,
             messages=messages,
-            entries=[*live.entries, *appended],
+            entries=[*logged, *appended],
             seen=seen | {inbound.id},
             trust=inbound.trust,
             environment=skills.environment if inbound.role is Role.OWNER else {},
+            gauge=Gauge(
+                tool_tokens(profile.tools.specs()),
+                await self._sessions.calibration.factor(chosen.model),
+            ),
         )
         if inbound.id in seen:
-            turn.resume(live.entries)
-        window = (chosen.context_window - chosen.max_tokens) * CHARS_PER_TOKEN
-        room = max(window, 4 * self._limits.result_chars)
-        if _size(turn.messages) > room:
-            await self._compact(turn, room)
+            turn.resume(logged)
         return turn
 
     async def _closed_after_crash(
@@ -290,6 +323,7 @@ class AgentLoop:
                 await self._nudge(turn, render.ask_again())
                 continue
             return self._conclude(turn, parts, response)
+        turn.ending = f"it had taken {turn.profile.max_iterations} steps, as many as it may"
         await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
         response = await self._ask(turn, ToolChoice.NONE)
         await self._pay(turn, response)
@@ -299,7 +333,7 @@ class AgentLoop:
         """Count what an empty answer used, of which nothing enters the log."""
         if response.usage is not None and not response.content.strip():
             call = ModelCall(turn.model, response.provider, response.usage)
-            await self._sessions.spend(turn.inbound.session_key, call)
+            await self._sessions.spend(turn.inbound.account, call)
 
     def _conclude(self, turn: _Turn, parts: list[str], response: LLMResponse) -> str:
         """The answer for the person; the model's last words wait for the settling transaction."""
@@ -311,12 +345,31 @@ class AgentLoop:
         return answer or ("" if turn.delivered else NO_ANSWER)
 
     async def _ask(self, turn: _Turn, choice: ToolChoice) -> LLMResponse:
+        await self._make_room(turn)
         try:
             return await self._call_model(turn, choice)
         except ContextOverflow:
-            if not await self._compact(turn, _size(turn.messages)):
+            if not await self._make_room(turn, overflowed=True):
                 raise
             return await self._call_model(turn, choice)
+
+    async def _make_room(self, turn: _Turn, *, overflowed: bool = False) -> bool:
+        """Have something give way where the request is too large; whether something did."""
+        view = View(
+            inbound=turn.inbound,
+            chosen=turn.chosen,
+            entries=tuple(turn.entries),
+            used=turn.gauge.used(turn.messages),
+            fixed=turn.gauge.used(turn.messages[:1]),
+            factor=turn.gauge.factor,
+            emit=turn.emit,
+        )
+        entries = await self.window.fitted(view, overflowed=overflowed)
+        if entries is None:
+            return False
+        turn.entries = list(entries)
+        turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
+        return True
 
     async def _call_model(self, turn: _Turn, choice: ToolChoice) -> LLMResponse:
         chosen = turn.chosen
@@ -345,6 +398,12 @@ class AgentLoop:
             ) from error
         if response.usage is not None:
             turn.usage += response.usage
+            if not response.footnote and not has_pictures(messages):
+                await self._sessions.calibration.observe(
+                    chosen.model,
+                    estimated=turn.gauge.raw(turn.messages),
+                    reported=response.usage.input_tokens,
+                )
             turn.emit(UsageReported(response.usage, response.model or chosen.model))
         turn.model = response.model or chosen.model
         turn.footnote = response.footnote
@@ -478,35 +537,6 @@ class AgentLoop:
         turn.entries.extend(appended)
         turn.messages.extend(draft.message for draft in drafts if draft.message is not None)
 
-    async def _compact(self, turn: _Turn, room: int) -> bool:
-        """Leave older conversation out of what the model sees; False when there is none.
-
-        What is kept begins with a person's message and is at most half of ``room`` characters
-        long. The log keeps everything; the entry appended says where the model's view begins.
-        """
-        sizes = [0 if entry.message is None else _size([entry.message]) for entry in turn.entries]
-        allowed = min(sum(sizes), room) // 2
-        start = kept = 0
-        for place in range(len(sizes) - 1, -1, -1):
-            kept += sizes[place]
-            if turn.entries[place].kind is EntryKind.USER:
-                if start and kept > allowed:
-                    break
-                start = place
-        if not start:
-            return False
-        mark = _draft(
-            turn.inbound, EntryKind.COMPACTED, UserMessage(render.compacted()), Trust.TRUSTED
-        )
-        mark = replace(mark, keeps_from=turn.entries[start].seq)
-        appended = await self._sessions.append(turn.inbound.session_key, [mark])
-        turn.entries = [*appended, *turn.entries[start:]]
-        turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
-        logger.bind(session=turn.inbound.session_key).info(
-            "the context window was full: earlier conversation left out for the model"
-        )
-        return True
-
 
 @dataclass(slots=True)
 class _Turn:
@@ -522,6 +552,7 @@ class _Turn:
     seen: set[str]
     trust: Trust
     environment: Mapping[str, str]
+    gauge: Gauge
     consumed: list[str] = field(default_factory=list)
     tools_used: list[str] = field(default_factory=list)
     usage: Usage = Usage()
@@ -531,6 +562,7 @@ class _Turn:
     delivered: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     told_of_blindness: bool = False
+    ending: str = ""
 
     def resume(self, entries: Sequence[Entry]) -> None:
         """Take up what the turn had done before it was cut off.
@@ -563,6 +595,8 @@ class _Turn:
             usage=self.usage,
             model=self.model,
             footnote=self.footnote,
+            trust=self.trust,
+            ending=self.ending,
         )
 
 
@@ -597,6 +631,11 @@ def _last_words(entry: Entry) -> str:
     if isinstance(message, AssistantMessage) and not message.tool_calls:
         return message.content
     return ""
+
+
+def _said(entry: Entry) -> str:
+    """What an assistant entry says, beside its calls if it has any."""
+    return entry.message.content.strip() if isinstance(entry.message, AssistantMessage) else ""
 
 
 def _grouped(calls: Sequence[ToolCall], tools: ToolRegistry) -> list[list[ToolCall]]:
@@ -645,6 +684,7 @@ def _assistant_draft(turn: _Turn, response: LLMResponse) -> Draft:
         model=turn.model,
         provider=response.provider,
         usage=response.usage,
+        account=turn.inbound.account,
     )
 
 
@@ -686,15 +726,3 @@ def _filtered(emit: Emit) -> Callable[[Event], None]:
                 emit(event)
 
     return pass_on
-
-
-def _size(messages: Sequence[ChatMessage]) -> int:
-    """Characters of a request's messages, calls included."""
-    total = 0
-    for message in messages:
-        total += len(message.content)
-        if isinstance(message, UserMessage | ToolMessage):
-            total += len(message.images) * PICTURE_TOKENS * CHARS_PER_TOKEN
-        if isinstance(message, AssistantMessage):
-            total += sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
-    return total

@@ -36,8 +36,17 @@ _FOR_PROGRAMS = frozenset({"configExists", "workspaceExists", "commands", "deadL
 def status(
     context: typer.Context,
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
+    tokens: bool = typer.Option(
+        False, "--context", help="Show where the tokens of a session's requests go."
+    ),
+    session: str = typer.Option("cli:direct", "--session", "-s", help="Of --context."),
 ) -> None:
     """Show what is configured, running and broken, and how to mend it."""
+    if tokens:
+        from nanobot.cli.context_cmd import show_context
+
+        show_context(context.obj, session, as_json=as_json)
+        return
     from nanobot.cli.channels_cmd import channel_rows
     from nanobot.cli.setup import load
     from nanobot.config.hints import config_hints

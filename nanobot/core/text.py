@@ -1,4 +1,4 @@
-"""Text helpers that several parts share: shortening, fences."""
+"""Text helpers that several parts share: shortening, fences, JSON as models write it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,6 @@ def one_line(text: str, limit: int = 200) -> str:
     """``text`` on one line of at most ``limit`` characters, cut with an ellipsis."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: max(limit - 1, 0)] + "…"
-
-
-def printable(text: str) -> str:
-    """``text`` with whatever a terminal would obey or hide written out, such as ``\\x1b``.
-
-    For words of strangers on a terminal; line feeds and tabs stay.
-    """
-    return "".join(
-        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
-        for one in text
-    )
 
 
 def head_and_tail(text: str, limit: int, note: str) -> str:
@@ -40,3 +29,13 @@ def fence(text: str, *, source: str, mark: str | None = None) -> str:
     """``text`` from outside between marks it cannot guess, with its source named."""
     token = mark or secrets.token_hex(4)
     return f"<untrusted {token} source={json.dumps(source)}>\n{text}\n</untrusted {token}>"
+
+
+def mended_json(text: str) -> object:
+    """What a model meant by JSON that is only written badly; None where nobody can tell."""
+    import json_repair
+
+    try:
+        return json_repair.loads(text)
+    except (ValueError, RecursionError):
+        return None

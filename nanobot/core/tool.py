@@ -104,25 +104,55 @@ class Tool(ABC, Generic[ArgumentsT]):
 
     @classmethod
     def spec(cls) -> ToolSpec:
-        """The tool as the model sees it, JSON Schema without pydantic's titles."""
-        schema = _without_titles(cls.arguments.model_json_schema(by_alias=True))
+        """The tool as the model sees it: JSON Schema without what tells a model nothing."""
+        schema = _lean(cls.arguments.model_json_schema(by_alias=True))
         schema.pop("description", None)
         return ToolSpec(cls.name, cls.description, schema)
 
 
-def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without the titles pydantic adds; a property *named* title is kept."""
+def _lean(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema without what costs tokens in every request and tells a model nothing.
+
+    That is pydantic's titles, that ``null`` is taken too, that nothing else may be given (the
+    registry says so, with the nearest name), that a text may not be empty nor a span negative, and
+    defaults that are nothing. A property *named* title is kept.
+    """
 
     def clean(node: Any, *, names: bool) -> Any:
-        if isinstance(node, dict):
-            return {
-                key: clean(value, names=not names and key in {"properties", "$defs"})
-                for key, value in node.items()
-                if names or not (key == "title" and isinstance(value, str))
-            }
         if isinstance(node, list):
             return [clean(item, names=False) for item in node]
-        return node
+        if not isinstance(node, dict):
+            return node
+        if not names:
+            node = _without_null(node)
+        return {
+            key: clean(value, names=not names and key in {"properties", "$defs"})
+            for key, value in node.items()
+            if names or not _is_idle(key, value)
+        }
 
     cleaned: dict[str, Any] = clean(schema, names=False)
     return cleaned
+
+
+def _without_null(node: dict[str, Any]) -> dict[str, Any]:
+    """A choice between something and null as that alone."""
+    choices = [one for one in node.get("anyOf", ()) if one != {"type": "null"}]
+    if len(choices) != 1:
+        return node
+    return {**choices[0], **{key: value for key, value in node.items() if key != "anyOf"}}
+
+
+def _is_idle(key: str, value: object) -> bool:
+    match key:
+        case "title":
+            return isinstance(value, str)
+        case "additionalProperties":
+            return value is False
+        case "minLength":
+            return value == 1
+        case "exclusiveMinimum":
+            return value == 0
+        case "default":
+            return value is None or value is False or value == ""
+    return False

@@ -248,9 +248,7 @@ def _messages(
             session=f"cron:{job.id}",
         )
         return (), (reminder,)
-    answer = AnswerRule(
-        place.kind, place.channel, place.chat_id, place.thread_id, place.session, note
-    )
+    answer = AnswerRule(place.kind, place.channel, place.chat_id, place.thread_id, note)
     task = InboundMessage(
         place.channel or "cron",
         "cron",

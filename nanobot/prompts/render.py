@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -34,14 +35,29 @@ def identity(
     )
 
 
+def subagent_identity(*, system: str, python: str, workspace: Path) -> str:
+    """Who a subagent is, where it runs and how it works."""
+    return _render("subagent_identity", system=system, python=python, workspace=workspace)
+
+
 def skills(summary: str) -> str:
     """The ``# Skills`` section round the XML summary."""
     return _render("skills", summary=summary)
 
 
 def profile(name: str) -> str:
-    """What is different in a turn that no person began: ``job``, ``heartbeat``, ``subagent``."""
+    """What is different in a turn that no person began: ``job``, ``heartbeat``."""
     return _render(f"profile_{name}")
+
+
+def subagent_report(*, label: str, ending: str, text: str) -> str:
+    """A subagent's result as the turn that sent it reads it; ``ending`` says how it came about."""
+    return _render("subagent_report", label=_attribute(label), ending=ending, text=text.strip())
+
+
+def subagents_stopped(labels: Sequence[str]) -> str:
+    """Tells a session that its subagents were stopped."""
+    return _note("subagents_stopped", ", ".join(f"“{_attribute(label)}”" for label in labels))
 
 
 def heartbeat_task(text: str, path: Path) -> str:
@@ -122,6 +138,21 @@ def compacted() -> str:
     return _note("compacted")
 
 
+def consolidation(*, memory: str, edits: bool, guest: bool, tainted: bool) -> str:
+    """How to digest a conversation; ``memory`` is MEMORY.md, shown when it may be edited."""
+    return _render("consolidation", memory=memory, edits=edits, guest=guest, tainted=tainted)
+
+
+def conversation(session: str, text: str, mark: str) -> str:
+    """The part of a conversation to digest, between marks it cannot guess."""
+    return _note("conversation", session, text, mark)
+
+
+def digested(paragraphs: str) -> str:
+    """Stands for the part of a conversation that was digested; ``paragraphs`` sum it up."""
+    return _note("digested", "memory/HISTORY.md", paragraphs)
+
+
 def cut_file(shown: int, total: int, path: Path) -> str:
     """Marks where a bootstrap file was cut."""
     return _note("cut_file", shown, total, path)
@@ -130,6 +161,41 @@ def cut_file(shown: int, total: int, path: Path) -> str:
 def spilled(path: Path) -> str:
     """Marks where a tool result was cut; ``{omitted}`` in it stands for the count."""
     return _note("spilled", path)
+
+
+def cut_files(path: Path) -> str:
+    """Stands for a bootstrap file for which there is no room left."""
+    return _note("cut_files", path)
+
+
+def gave_way(path: Path) -> str:
+    """Stands for an old tool result that gave way to newer ones."""
+    return _note("gave_way", path)
+
+
+def too_large(path: Path) -> str:
+    """Stands for a new tool result that the window has no room for."""
+    return _note("too_large", path)
+
+
+def compaction_task() -> str:
+    """Tells a model how to sum up the older part of a conversation."""
+    return _macro("compaction", "task")
+
+
+def compaction_request(transcript: str, focus: str) -> str:
+    """The conversation to be summed up; ``focus`` is what to go into above all, or ""."""
+    return _macro("compaction", "conversation", transcript, focus)
+
+
+def summary(text: str, *, tainted: bool) -> str:
+    """A model's summary in place of what it sums up; ``tainted``: that held words from outside."""
+    return _macro("compaction", "summary", text, tainted)
+
+
+def under_way(message: str) -> str:
+    """The message being worked on, where it stands in the part that is summed up."""
+    return _macro("compaction", "under_way", message)
 
 
 def picture_past(path: Path) -> str:
@@ -157,7 +223,11 @@ def _render(template: str, **variables: Any) -> str:
 
 
 def _note(macro: str, *arguments: object) -> str:
-    module = _environment().get_template("notes.md.j2").module
+    return _macro("notes", macro, *arguments)
+
+
+def _macro(template: str, macro: str, *arguments: object) -> str:
+    module = _environment().get_template(f"{template}.md.j2").module
     text: str = getattr(module, macro)(*arguments)
     return str(text).strip()
 

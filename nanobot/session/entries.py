@@ -28,8 +28,10 @@ class EntryKind(StrEnum):
     framework wrote (continue, say where things stand, assess). ``assistant``, ``tool``: the
     model's words and calls, a call's result. ``compacted``: from here on the model's view begins
     at the entry ``keeps_from``, with this entry's message in place of all before it. ``reset``: a
-    new conversation begins. ``parked``: the message that ``inbound_id`` names failed too often,
-    and what its turn wrote is out of the model's view: it could make the next turns fail, too.
+    new conversation begins. ``gave_way``: the tool results named in ``replaced`` are, from here on,
+    seen by the model as the notes in it. ``parked``: the message that ``inbound_id`` names failed
+    too often, and what its turn wrote is out of the model's view: it could make the next turns
+    fail, too.
     """
 
     USER = "user"
@@ -38,7 +40,18 @@ class EntryKind(StrEnum):
     TOOL = "tool"
     COMPACTED = "compacted"
     RESET = "reset"
+    GAVE_WAY = "gave_way"
     PARKED = "parked"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A tool result that gave way: its place in the log, its call, and the note in its place."""
+
+    seq: int
+    call_id: str
+    name: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +61,9 @@ class Draft:
     ``inbound_id`` names the message whose turn wrote it, ``principal`` on whose authority.
     ``ok`` tells of a tool entry whether the call succeeded; ``model``, ``provider`` and ``usage``
     belong to assistant entries; ``keeps_from`` to compacted ones. ``delivered`` is what a tool
-    call has said to the turn's own chat.
+    call has said to the turn's own chat. ``account`` is the session that ``usage`` is counted to,
+    "" for the log's own; it is not stored. ``replaced`` belongs to ``gave_way``; on a tool entry
+    that was read back, ``gave_way`` says that its message is such a note.
     """
 
     kind: EntryKind
@@ -62,6 +77,9 @@ class Draft:
     provider: str = ""
     usage: Usage | None = None
     keeps_from: int | None = None
+    account: str = ""
+    replaced: tuple[Replaced, ...] = ()
+    gave_way: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +123,8 @@ def encode(draft: Draft) -> str:
             record = {}
     if draft.keeps_from is not None:
         record["keeps_from"] = draft.keeps_from
+    if draft.replaced:
+        record["replaced"] = [[r.seq, r.call_id, r.name, r.note] for r in draft.replaced]
     compact = {key: value for key, value in record.items() if value not in ([], "", None)}
     return json.dumps(compact, ensure_ascii=False, separators=(",", ":"))
 
@@ -139,7 +159,7 @@ def _message(kind: EntryKind, record: Mapping[str, Any]) -> ChatMessage | None:
                 _text(record.get("content", "")),
                 images,
             )
-        case EntryKind.RESET | EntryKind.PARKED:
+        case EntryKind.RESET | EntryKind.PARKED | EntryKind.GAVE_WAY:
             return None
         case _:
             return UserMessage(_text(record.get("content", "")), images)
@@ -149,6 +169,17 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"text expected, found {type(value).__name__}")
     return value
+
+
+def replaced_of(record: Mapping[str, Any]) -> tuple[Replaced, ...]:
+    """The results that a stored record says have given way; raises ValueError when damaged."""
+    try:
+        return tuple(
+            Replaced(int(seq), _text(call_id), _text(name), _text(note))
+            for seq, call_id, name, note in record.get("replaced", ())
+        )
+    except TypeError as error:
+        raise ValueError(f"a damaged list of results: {error}") from error
 
 
 def usage_of(record: Mapping[str, Any]) -> Usage | None:

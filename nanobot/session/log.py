@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from loguru import logger
 
+from nanobot.core.chat import ToolMessage
 from nanobot.core.identity import Trust
 from nanobot.core.ports import Clock
-from nanobot.session.entries import Draft, Entry, EntryKind, decode, encode, usage_of
+from nanobot.session.calibration import Calibration
+from nanobot.session.entries import (
+    Draft,
+    Entry,
+    EntryKind,
+    Replaced,
+    decode,
+    encode,
+    replaced_of,
+    usage_of,
+)
 from nanobot.session.usage import ModelCall, record_in
 from nanobot.store.database import Database
 
@@ -28,11 +39,15 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class LiveSession:
-    """The part of a session that the model sees, oldest entry first."""
+    """The part of a session that the model sees, oldest entry first.
+
+    ``is_cut``: it is more than was asked for, and ``entries`` are its newest.
+    """
 
     key: str
     entries: tuple[Entry, ...]
     settings: SessionSettings
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +65,29 @@ class SessionLog:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self.calibration = Calibration(database)
 
-    async def live(self, key: str) -> LiveSession:
+    async def settings(self, key: str) -> SessionSettings:
+        """What a session remembers beside its log."""
+
+        def read(connection: sqlite3.Connection) -> SessionSettings:
+            row = connection.execute(
+                "SELECT settings FROM session WHERE key = ?", (key,)
+            ).fetchone()
+            return SessionSettings() if row is None else _settings(row[0])
+
+        return await self._database.read(read)
+
+    async def live(self, key: str, *, most: int | None = None) -> LiveSession:
         """What the model sees of a session; an unknown key is an empty session.
 
-        Its cost depends on the live part alone. Damaged rows are left out and logged.
+        Of more than ``most`` characters (as stored) only the newest entries are read, from one
+        with which a view can begin: a person's message, or else a step of the assistant.
+
+        Its cost depends on the live part alone, and of that on what the model sees: a result that
+        gave way is not read. Damaged rows are left out and logged.
         """
-        return await self._database.read(lambda connection: _live(connection, key))
+        return await self._database.read(lambda connection: _live(connection, key, most))
 
     async def append(
         self, key: str, drafts: Sequence[Draft], *, durable: bool = False
@@ -139,11 +170,19 @@ def append_in(
         entries.append(entry)
         if draft.keeps_from is not None:
             connection.execute(
-                "UPDATE session SET live_from = ? WHERE key = ?", (draft.keeps_from, key)
+                "UPDATE session SET live_from = max(live_from, ?) WHERE key = ?",
+                (draft.keeps_from, key),
             )
         if draft.usage is not None:
-            record_in(connection, key, [ModelCall(draft.model, draft.provider, draft.usage)], now)
+            call = ModelCall(draft.model, draft.provider, draft.usage)
+            record_in(connection, draft.account or key, [call], now)
     return tuple(entries)
+
+
+def session_settings(connection: sqlite3.Connection, key: str) -> SessionSettings:
+    """The settings of a session; those of an unknown one are all unset."""
+    row = connection.execute("SELECT settings FROM session WHERE key = ?", (key,)).fetchone()
+    return SessionSettings() if row is None else _settings(row[0])
 
 
 def free_for_next(connection: sqlite3.Connection, key: str, kept: int) -> bool:
@@ -160,7 +199,9 @@ def free_for_next(connection: sqlite3.Connection, key: str, kept: int) -> bool:
         (key, EntryKind.USER.value, kept - 1),
     ).fetchone()
     if row is not None:
-        connection.execute("UPDATE session SET live_from = ? WHERE key = ?", (row[0], key))
+        connection.execute(
+            "UPDATE session SET live_from = max(live_from, ?) WHERE key = ?", (row[0], key)
+        )
     return True
 
 
@@ -178,6 +219,7 @@ def placed(draft: Draft, seq: int, at: datetime) -> Entry:
         provider=draft.provider,
         usage=draft.usage,
         keeps_from=draft.keeps_from,
+        replaced=draft.replaced,
         seq=seq,
         at=at,
     )
@@ -191,21 +233,47 @@ def _touch(connection: sqlite3.Connection, key: str, stamp: float) -> None:
     )
 
 
-def _live(connection: sqlite3.Connection, key: str) -> LiveSession:
+def _live(connection: sqlite3.Connection, key: str, most: int | None) -> LiveSession:
     row = connection.execute(
         "SELECT live_from, settings FROM session WHERE key = ?", (key,)
     ).fetchone()
     if row is None:
         return LiveSession(key, (), SessionSettings())
-    entries = _entries(connection, key, row[0] - 1, -1)
-    return LiveSession(key, _view(entries), _settings(row[1]))
+    given_way = _given_way(connection, key, row[0])
+    rows = _rows(connection, key, row[0] - 1, -1, given_way, newest_first=True)
+    newest: list[tuple[Any, ...]] = []
+    size, is_cut = 0, False
+    for one in rows:
+        size += len(one[-1] or given_way[one[0]].note)
+        is_cut = most is not None and size > most
+        if is_cut:
+            break
+        newest.append(one)
+    entries = tuple(_read(key, reversed(newest), given_way))
+    if is_cut:  # what is older has no mark here that tells of it: the newest would be among these
+        entries = _from_a_beginning(entries)
+    return LiveSession(key, _view(entries), _settings(row[1]), is_cut)
+
+
+def _from_a_beginning(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The entries from the first with which a view can begin; none if there is no such."""
+    for kind in (EntryKind.USER, EntryKind.ASSISTANT):
+        for place, entry in enumerate(entries):
+            if entry.kind is kind:
+                return entries[place:]
+    return ()
 
 
 def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     """What the model sees: without what is parked, and the newest compaction's mark in front."""
     parked = {entry.inbound_id: entry.seq for entry in entries if entry.kind is EntryKind.PARKED}
     if parked:
-        entries = tuple(e for e in entries if e.seq > parked.get(e.inbound_id, 0))
+        # The mark of a compaction stays: it stands for what others wrote.
+        entries = tuple(
+            entry
+            for entry in entries
+            if entry.kind is EntryKind.COMPACTED or entry.seq > parked.get(entry.inbound_id, 0)
+        )
     marks = [entry for entry in entries if entry.kind is EntryKind.COMPACTED]
     rest = (entry for entry in entries if entry.kind is not EntryKind.COMPACTED)
     return (*marks[-1:], *rest)
@@ -220,17 +288,57 @@ def _settings(text: str) -> SessionSettings:
         return SessionSettings()
 
 
-def _entries(connection: sqlite3.Connection, key: str, after: int, limit: int) -> tuple[Entry, ...]:
+def _given_way(connection: sqlite3.Connection, key: str, start: int) -> dict[int, Replaced]:
+    """The results past ``start`` that the model sees as notes, by their place in the log."""
+    given: dict[int, Replaced] = {}
     rows = connection.execute(
-        "SELECT seq, kind, inbound_id, principal, trust, at, payload FROM log "
-        "WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
-        (key, after, limit),
+        "SELECT seq, payload FROM log WHERE session = ? AND seq >= ? AND kind = 'gave_way'",
+        (key, start),
     )
-    entries: list[Entry] = []
+    for seq, payload in rows:
+        try:
+            _, _, record = decode(EntryKind.GAVE_WAY, payload)
+            given.update((one.seq, one) for one in replaced_of(record))
+        except (ValueError, AttributeError) as error:
+            logger.error("log entry {} of session {} is damaged, left out: {}", seq, key, error)
+    return given
+
+
+def _entries(connection: sqlite3.Connection, key: str, after: int, limit: int) -> tuple[Entry, ...]:
+    return tuple(_read(key, _rows(connection, key, after, limit, {}), {}))
+
+
+def _rows(
+    connection: sqlite3.Connection,
+    key: str,
+    after: int,
+    limit: int,
+    given_way: Mapping[int, Replaced],
+    *,
+    newest_first: bool = False,
+) -> Iterable[tuple[Any, ...]]:
+    """Stored entries, those in ``given_way`` without their payload: it is not even read."""
+    return connection.execute(
+        "SELECT seq, kind, inbound_id, principal, trust, at, "
+        "CASE WHEN seq IN (SELECT value FROM json_each(?)) THEN NULL ELSE payload END "
+        f"FROM log WHERE session = ? AND seq > ? ORDER BY seq {'DESC' if newest_first else ''} "
+        "LIMIT ?",
+        (json.dumps(list(given_way)), key, after, limit),
+    )
+
+
+def _read(
+    key: str, rows: Iterable[tuple[Any, ...]], given_way: Mapping[int, Replaced]
+) -> Iterable[Entry]:
     for seq, kind, inbound_id, principal, trust, at, payload in rows:
         try:
-            known, message, record = decode(kind, payload)
-            entry = Entry(
+            note = given_way[seq] if payload is None else None
+            if note is None:
+                known, message, record = decode(kind, payload)
+            else:
+                message = ToolMessage(note.call_id, note.name, note.note)
+                known, record = EntryKind.TOOL, {}
+            yield Entry(
                 kind=known,
                 message=message,
                 inbound_id=inbound_id,
@@ -242,14 +350,13 @@ def _entries(connection: sqlite3.Connection, key: str, after: int, limit: int) -
                 provider=str(record.get("provider", "")),
                 usage=usage_of(record),
                 keeps_from=record.get("keeps_from"),
+                replaced=replaced_of(record),
+                gave_way=note is not None,
                 seq=seq,
                 at=_time(at),
             )
         except (ValueError, TypeError, AttributeError) as error:
             logger.error("log entry {} of session {} is damaged, left out: {}", seq, key, error)
-            continue
-        entries.append(entry)
-    return tuple(entries)
 
 
 def _time(stamp: float) -> datetime:

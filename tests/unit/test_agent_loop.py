@@ -344,16 +344,18 @@ async def test_a_big_result_is_spilled_and_stays_readable(bench: Bench) -> None:
     assert spilled.read_text() == f"did {big}"
 
 
-async def test_a_full_window_leaves_out_the_past_and_the_turn_goes_on(bench: Bench) -> None:
+async def test_an_overflow_that_cannot_be_summed_up_leaves_out_the_past(
+    bench: Bench,
+) -> None:
     bench.model.answers = [says("a" * 200), says("b" * 200)]
     await bench.turn("first", name="in-1")
     await bench.turn("second", name="in-2")
-    bench.model.answers = [ContextOverflow("too long"), says("Still here.")]
+    bench.model.answers = [ContextOverflow("too long"), RetryLater("busy"), says("Still here.")]
 
     settlement = await bench.turn("third", name="in-3")
 
     assert settlement.answer == "Still here."
-    before, after = bench.model.requests[-2:]
+    before, _, after = bench.model.requests[-3:]
     assert len(after.messages) < len(before.messages)
     assert after.messages[1] == UserMessage(render.compacted())
     assert after.messages[-1].content.endswith("third")

@@ -11,6 +11,7 @@ from nanobot.agent.context import SEPARATOR, ContextBuilder, Sender, age
 from nanobot.agent.skills import SkillsLoader
 from nanobot.core.chat import AssistantMessage, ChatMessage, SystemMessage, UserMessage
 from nanobot.core.identity import Role
+from nanobot.prompts import render
 from tests.fakes.skills import write_skill
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -67,6 +68,25 @@ def test_a_long_file_is_cut_with_a_visible_note(context: ContextBuilder) -> None
     assert "x" * 100 in prompt
     assert "x" * 101 not in prompt
     assert "100 of 250 characters shown" in prompt
+
+
+def test_files_beyond_their_common_cap_are_cut_and_then_only_named(tmp_path: Path) -> None:
+    for name in ("AGENTS.md", "SOUL.md", "USER.md"):
+        (tmp_path / name).write_text(name[0] * 80)
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "MEMORY.md").write_text("a fact")
+    (tmp_path / "no-skills").mkdir()
+    skills = SkillsLoader(tmp_path, tmp_path / "no-skills")
+    context = ContextBuilder(tmp_path, skills, file_cap=100, files_cap=120)
+
+    parts = {part.name: part.text for part in context.parts()}
+
+    assert parts["AGENTS.md"] == "## AGENTS.md\n\n" + "A" * 80
+    assert parts["SOUL.md"] == (
+        f"## SOUL.md\n\n{'S' * 40}\n\n{render.cut_file(40, 80, tmp_path / 'SOUL.md')}"
+    )
+    assert parts["USER.md"] == f"## USER.md\n\n{render.cut_files(tmp_path / 'USER.md')}"
+    assert parts["memory"] == "# Memory\n\na fact"
 
 
 def test_an_edited_file_is_seen_at_once(context: ContextBuilder) -> None:

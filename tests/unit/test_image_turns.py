@@ -158,14 +158,15 @@ async def test_a_turn_taken_up_again_shows_its_pictures(bench: Bench) -> None:
 
 
 async def test_a_full_window_leaves_the_pictures_of_the_turn(bench: Bench) -> None:
-    bench.model.answers = [says("one"), says("two"), ContextOverflow("full"), says("red")]
+    bench.model.answers = [says("one"), says("two"), ContextOverflow("full")]
+    bench.model.answers += [says("A summary."), says("red")]
     await bench.turn(bench.message("in-1", "word " * 500, "green.png"))
     await bench.turn(bench.message("in-2", "word " * 500))
 
     await bench.turn(bench.message("in-3", "What is it?", "red.png"))
 
-    assert shown(bench.model.requests[3])[-1] == "What is it? +1"
-    assert len(list(images(bench.model.requests[3]))) == 1
+    assert shown(bench.model.requests[4])[-1] == "What is it? +1"
+    assert len(list(images(bench.model.requests[4]))) == 1
 
 
 async def test_a_model_that_cannot_see_is_told_and_so_is_who_asks(bench: Bench) -> None:

@@ -11,7 +11,11 @@ import pytest
 from pydantic import SecretStr
 
 from nanobot.agent.commands import CommandTable, Invocation
+from nanobot.agent.context import ContextBuilder
+from nanobot.agent.report import ContextMeter
+from nanobot.agent.skills import SkillsLoader
 from nanobot.agent.standard_commands import standard_commands
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import AgentDefaults, ProviderConfig, ProvidersConfig
 from nanobot.core.chat import Usage
 from nanobot.core.errors import AuthFailed
@@ -31,6 +35,9 @@ class NoTurns:
 
     async def stop(self, session_key: str) -> bool:
         return False
+
+    async def stop_subagents(self, session_key: str) -> tuple[str, ...]:
+        return ()
 
     def running_since(self, session_key: str) -> datetime | None:
         return None
@@ -69,8 +76,14 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         tls=TLS(),
         offline_allowed=False,
     )
+    context = ContextBuilder(tmp_path, SkillsLoader(tmp_path, tmp_path / "no-skills"))
     table = standard_commands(
-        sessions=sessions, models=models, usage=usage, turns=NoTurns, clock=lambda: NOW
+        sessions=sessions,
+        models=models,
+        usage=usage,
+        turns=NoTurns,
+        meter=ContextMeter(sessions, models, context, ToolRegistry([])),
+        clock=lambda: NOW,
     )
     yield Bench(table, sessions, usage)
     await models.aclose()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from datetime import UTC, datetime
 from pathlib import Path
 
+import jinja2
+import pytest
+
 from nanobot.prompts import render
 
-SNAPSHOTS = Path(__file__).parent / "snapshots"
+SNAPSHOT = Path(__file__).parent / "snapshots" / "prompts.txt"
+TEMPLATES = Path(render.__file__).parent / "templates"
 
 
-def test_the_prompts_are_as_reviewed() -> None:
+def sections() -> dict[str, str]:
+    """Each text under the name of what it is; a typed function may stand here several times."""
     workspace = Path("/home/ann/.nanobot/workspace")
     owner = render.identity(
         system="Linux x86_64",
@@ -40,18 +46,34 @@ def test_the_prompts_are_as_reviewed() -> None:
         "interrupted": render.interrupted(),
         "skipped": render.skipped(),
         "stopped": render.stopped(),
+        "subagents_stopped": render.subagents_stopped(["mail", 'fl"ights']),
         "continue_cut": render.continue_cut(),
         "ask_again": render.ask_again(),
         "limit_reached": render.limit_reached(20),
         "reflect": render.reflect(),
         "compacted": render.compacted(),
+        "digested": render.digested("[2026-03-01 12:00] Ann moved to Basel."),
+        "digested, not summed up": render.digested(""),
+        "conversation": render.conversation("cli:direct", "[2026-03-01 12:00] owner: hi", "1f"),
+        "consolidation": render.consolidation(
+            memory="## Preferences\n\n- Tea", edits=True, guest=False, tainted=False
+        ),
+        "consolidation, tainted": render.consolidation(
+            memory="", edits=True, guest=False, tainted=True
+        ),
+        "consolidation, guest": render.consolidation(
+            memory="", edits=False, guest=True, tainted=False
+        ),
         "cut_file": render.cut_file(10, 20, Path("/w/AGENTS.md")),
         "spilled": render.spilled(Path("/h/spill/1.txt")),
+        "cut_files": render.cut_files(Path("/w/TOOLS.md")),
+        "gave_way": render.gave_way(Path("/h/spill/2.txt")),
+        "too_large": render.too_large(Path("/h/spill/3.txt")),
         "picture_past": render.picture_past(Path("/h/media/1.png")),
         "picture_unseen": render.picture_unseen("some-model"),
         "picture_failed": render.picture_failed("cat.heic", "It is not a picture."),
     }
-    sections = {
+    return {
         "identity, owner": owner,
         "identity, guest": guest,
         "skills": render.skills("<skills>…</skills>"),
@@ -67,11 +89,53 @@ def test_the_prompts_are_as_reviewed() -> None:
         ),
         "turn header": header,
         **notes,
+        "compaction_task": render.compaction_task(),
+        "compaction_request": render.compaction_request("[person]\nHi.", ""),
+        "compaction_request, with a focus": render.compaction_request("[person]\nHi.", "the move"),
+        "summary": render.summary("## Decided\nOak, not pine.", tainted=False),
+        "summary of what came from outside": render.summary("## Facts\nNone.", tainted=True),
+        "under_way": render.under_way("Order the oak."),
         "profile, job": render.profile("job"),
         "profile, heartbeat": render.profile("heartbeat"),
+        "subagent, identity": render.subagent_identity(
+            system="Linux x86_64", python="3.12.1", workspace=workspace
+        ),
+        "subagent, report": render.subagent_report(
+            label="mail", ending="finished", text="Two letters.\n"
+        ),
         "heartbeat task": render.heartbeat_task("- [ ] mail\n", Path("/w/HEARTBEAT.md")),
     }
 
-    shown = "".join(f"=== {name}\n{text}\n\n" for name, text in sections.items())
 
-    assert shown == (SNAPSHOTS / "prompts.txt").read_text(encoding="utf-8")
+def test_the_prompts_are_as_reviewed() -> None:
+    shown = "".join(f"=== {name}\n{text}\n\n" for name, text in sections().items())
+
+    assert shown == SNAPSHOT.read_text(encoding="utf-8")
+
+
+def test_every_function_that_renders_a_text_has_a_snapshot() -> None:
+    functions = {
+        name
+        for name, function in inspect.getmembers(render, inspect.isfunction)
+        if function.__module__ == render.__name__ and not name.startswith("_")
+    }
+    sampled = {title.split(",")[0].split(" ")[0] for title in sections()}
+
+    words = {"skill": "skill_command", "turn": "turn_header", "heartbeat": "heartbeat_task"}
+    assert {words.get(name, name) for name in sampled} == functions
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES.glob("*.j2")), ids=lambda path: path.name)
+def test_every_piece_of_a_template_is_in_the_snapshot(template: Path) -> None:
+    """Whatever branch a piece of text stands in, somebody has reviewed it as it is rendered."""
+    tokens = jinja2.Environment().lex(template.read_text(encoding="utf-8"))
+    pieces = [_spaced(text) for _, kind, text in tokens if kind == "data"]
+    snapshot = _spaced(SNAPSHOT.read_text(encoding="utf-8"))
+
+    missing = [piece for piece in pieces if piece not in snapshot]
+
+    assert missing == []
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())

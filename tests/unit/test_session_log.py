@@ -22,7 +22,7 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.core.identity import Trust
-from nanobot.session.entries import Draft, EntryKind, decode, encode
+from nanobot.session.entries import Draft, EntryKind, Replaced, decode, encode
 from nanobot.session.log import SessionLog, SessionSettings
 from nanobot.store.database import Database
 
@@ -169,3 +169,78 @@ def test_assistant_messages_survive_storage(text: str, calls: list[tuple[str, st
     stored = encode(draft(EntryKind.ASSISTANT, message))
 
     assert decode("assistant", stored)[1] == message
+
+
+async def test_a_result_that_gave_way_is_seen_as_a_note_and_kept_whole(log: SessionLog) -> None:
+    await log.append("s", [said("go"), draft(EntryKind.TOOL, ToolMessage("1", "look", "long"))])
+    _, result = await log.entries("s")
+    replaced = (Replaced(result.seq, "1", "look", "in a file"),)
+
+    (mark,) = await log.append("s", [draft(EntryKind.GAVE_WAY, None, replaced=replaced)])
+
+    _, seen, last = (await log.live("s")).entries
+    assert (seen.message, seen.gave_way) == (ToolMessage("1", "look", "in a file"), True)
+    assert (seen.seq, seen.trust, seen.kind) == (result.seq, result.trust, EntryKind.TOOL)
+    assert last == mark
+    assert await log.entries("s") == (*(await log.entries("s"))[:1], result, mark)
+
+
+async def test_a_damaged_list_of_what_gave_way_brings_the_results_back(
+    tmp_path: Path,
+) -> None:
+    database = Database(tmp_path / "state.db")
+    log = SessionLog(database, lambda: NOW)
+    await log.append("s", [said("go"), draft(EntryKind.TOOL, ToolMessage("1", "look", "long"))])
+
+    def damage(connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "INSERT INTO log (session, kind, inbound_id, principal, trust, at, payload) "
+            "VALUES ('s', 'gave_way', 'in-1', 'owner:cli:owner', 'trusted', 0, ?)",
+            ('{"replaced": [[2, "1"]]}',),
+        )
+
+    await database.write(damage)
+
+    live = await log.live("s")
+    database.close()
+    assert [entry.message for entry in live.entries] == [
+        UserMessage("go"),
+        ToolMessage("1", "look", "long"),
+    ]
+
+
+async def test_of_a_long_view_only_the_newest_part_is_read_from_a_person_on(
+    log: SessionLog,
+) -> None:
+    answer = draft(EntryKind.ASSISTANT, AssistantMessage("a" * 100))
+    await log.append("s", [said("1" * 100), answer, said("2" * 100), answer, said("3" * 100)])
+
+    whole = await log.live("s", most=10_000)
+    newest = await log.live("s", most=400)
+    nothing = await log.live("s", most=50)
+
+    assert (len(whole.entries), whole.is_cut) == (5, False)
+    assert [entry.seq for entry in newest.entries] == [3, 4, 5]
+    assert (newest.is_cut, nothing.is_cut, nothing.entries) == (True, True, ())
+
+
+async def test_the_mark_of_a_compaction_stays_when_its_turn_is_parked(log: SessionLog) -> None:
+    _, kept = await log.append("s", [said("old"), said("kept")])
+    mark = draft(EntryKind.COMPACTED, UserMessage("summary"), keeps_from=kept.seq)
+    await log.append("s", [replace(mark, inbound_id="bad")])
+    await log.append("s", [replace(said("poison"), inbound_id="bad")])
+
+    await log.append("s", [replace(draft(EntryKind.PARKED, None), inbound_id="bad")])
+
+    live = await log.live("s")
+    assert [e.message for e in live.entries if e.message] == [
+        UserMessage("summary"),
+        UserMessage("kept"),
+    ]
+
+
+async def test_settings_are_read_without_the_log(log: SessionLog) -> None:
+    await log.change_settings("s", SessionSettings("m", "high"))
+
+    assert await log.settings("s") == SessionSettings("m", "high")
+    assert await log.settings("unknown") == SessionSettings()

@@ -46,7 +46,13 @@ async def server(home: Home, answered: asyncio.Event) -> AsyncIterator[ConsoleSe
     async def nothing(*_: Any) -> Mapping[str, Any]:
         return {}
 
-    server = ConsoleServer(home, holder="gateway", ask=ask, status=nothing, letters=nothing)
+    server = ConsoleServer(
+        home,
+        holder="gateway",
+        ask=ask,
+        status=nothing,
+        answers={},
+    )
     await server.start()
     yield server
     await server.close()

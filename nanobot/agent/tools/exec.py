@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
-from pydantic.json_schema import SkipJsonSchema
 
 from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.files import existing
@@ -24,8 +25,8 @@ _WARNED_SESSIONS = 10_000
 class ExecArguments(ToolArguments):
     command: str = Field(min_length=1)
     working_dir: str = Field(default=".", description="default: the workspace")
-    timeout: float | SkipJsonSchema[None] = Field(
-        default=None, gt=0, le=LONGEST_S, description="seconds"
+    timeout: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = Field(
+        default=None, description="seconds"
     )
     background: bool = Field(default=False, description="return an id for `process` at once")
 

@@ -23,7 +23,7 @@ from nanobot.agent.tools.search import FindFiles, Grep
 from nanobot.core.chat import ToolCall, ToolSpec
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Trust
-from nanobot.core.text import one_line
+from nanobot.core.text import mended_json, one_line
 from nanobot.core.tool import DEFAULT_TIMEOUT_S, Effect, Tool, ToolContext, ToolOutput
 from nanobot.safety.commands import CommandRunner
 from nanobot.safety.paths import PathResolver
@@ -217,7 +217,7 @@ def _parsed(tool: AnyTool, text: str) -> dict[str, Any]:
                 f"The arguments of {tool.name} end in the middle and nothing was done. "
                 "Send the call again, long content in several parts."
             ) from error
-        value = _mended(text)
+        value = mended_json(text)
     except RecursionError:
         value = None
     if not isinstance(value, dict):
@@ -232,15 +232,6 @@ def _is_cut_off(error: ValueError) -> bool:
     return isinstance(error, json.JSONDecodeError) and (
         error.msg.startswith("Unterminated string") or error.pos >= len(error.doc.rstrip())
     )
-
-
-def _mended(text: str) -> object:
-    import json_repair
-
-    try:
-        return json_repair.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _well_formed(value: Any) -> Any:
