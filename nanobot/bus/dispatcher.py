@@ -489,6 +489,9 @@ class Dispatcher:
             # A report that steered has its part in the answer of the turn, as has its subagent.
             is_own = inbound_id == inbound.id and inbound.profile != SUBAGENT
             self.tell(inbound_id, outcome if is_own else Outcome())
+        watch = self._watch_of(inbound.asked_by)
+        if watch is not None and watch.open and inbound.profile != SUBAGENT:
+            watch.emit(Notice(WAITING.format(len(watch.open))))
 
     async def park(self, inbound: InboundMessage, attempts: int, error: BaseException) -> None:
         """Put an inbound aside that failed too often, out of the model's view as well."""
@@ -554,8 +557,6 @@ class Dispatcher:
         watch = self._watch_of(inbound_id)
         if watch is not None:
             watch.closed(inbound_id, outcome)
-            if outcome.answer and watch.open:
-                watch.emit(Notice(WAITING.format(len(watch.open))))
 
     def emit_for(self, inbound: InboundMessage) -> Emit:
         """Where the progress of a turn goes: its waiting client, else its channel."""
