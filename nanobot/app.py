@@ -330,6 +330,7 @@ async def open_app(
             consolidator=consolidator,
             is_busy=lambda key: dispatcher.running_since(key) is not None,
             home=home,
+            forgets=recall.forget,
         )
         app = App(
             home=home,

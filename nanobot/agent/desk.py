@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from loguru import logger
 
 from nanobot.agent.consolidation import Consolidator
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_text import sections
-from nanobot.core.errors import NanobotError
+from nanobot.core.errors import NanobotError, StoreUnavailable
 from nanobot.session.digests import Digests
 from nanobot.session.transfer import GoneItsOwnWay, Incoming, SessionTransfer, read_incoming
 from nanobot.store.home import Home
@@ -32,13 +34,16 @@ class Desk:
         consolidator: Consolidator,
         is_busy: Callable[[str], bool],
         home: Home,
+        forgets: Callable[[str], Awaitable[None]],
     ) -> None:
+        """``forgets`` takes a deleted session out of what is derived from the log."""
         self._sessions = sessions
         self._digests = digests
         self._memory = memory
         self._consolidator = consolidator
         self._is_busy = is_busy
         self._home = home
+        self._forgets = forgets
 
     async def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a request; what goes wrong is told in ``error``, never raised."""
@@ -173,6 +178,10 @@ class Desk:
         entries = await self._sessions.delete(key)
         if entries is None:
             raise ValueError(busy)
+        try:
+            await self._forgets(key)
+        except StoreUnavailable as error:
+            logger.warning("the search index lets go of {} later: {}", key, error)
         for folder in (self._home.media_of(key), self._home.spill_of(key)):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         left = [
