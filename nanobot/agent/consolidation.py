@@ -38,7 +38,8 @@ MARK_CHARS = 1500
 """Characters of the paragraphs that stay in the model's view in place of what they sum up."""
 CHARS_PER_TOKEN = 3
 """A cautious guess, as the loop's."""
-ANSWER_TOKENS = 4000
+WORTH = 4
+"""A part that is digested for the window's sake takes at least such a fraction of its half."""
 MEMORY_CHARS = 20_000
 """Characters of MEMORY.md that are shown: as much as conversations see of it."""
 _PAGE = 200
@@ -224,8 +225,6 @@ class Consolidator:
                 chosen = self._models.choose(self._settings.model or live.settings.model)
             except ProviderError as refusal:
                 chosen, fault = None, refusal
-            if chosen is not None and chosen.model == self._offline:
-                return Outcome(key, steps, "the offline model digests nothing")
             # The cut is made once: a conversation that goes on must not be cut shorter and shorter.
             cut = cut or self._cut(live, forced=forced)
             due = await self._due(key, state, cut, chosen)
@@ -236,6 +235,8 @@ class Consolidator:
             if not due.part.said:
                 await self._digests.skip(key, due.part.entries[-1].seq)
                 continue
+            if chosen is not None and chosen.model == self._offline:
+                return Outcome(key, steps, "the offline model digests nothing")
             if chosen is not None:
                 batch = await self._asked(due, state, chosen)
             else:
@@ -269,10 +270,13 @@ class Consolidator:
         """Where the model's view shall begin after this run, if the session has grown too long."""
         count = sum(map(is_message, live.entries))
         room = self._room(live.settings.model)
+        cut = cut_place(live.entries, KEEP)
+        if cut is None or forced or count > self._settings.window:
+            return cut
+        # Where the last messages alone are large, one turn more is not worth a step of its own.
+        older = sum(_weight(entry) for entry in live.entries if entry.seq < cut)
         is_large = room is not None and sum(map(_weight, live.entries)) > room
-        if not (forced or is_large or count > self._settings.window):
-            return None
-        return cut_place(live.entries, KEEP)
+        return cut if is_large and room is not None and older > room // WORTH else None
 
     async def _due(
         self, key: str, state: DigestState, cut: int | None, chosen: ChosenModel | None
@@ -347,7 +351,7 @@ class Consolidator:
                     [SystemMessage(system), UserMessage(asked)],
                     [tool_spec(edits=edits)],
                     model=chosen.model,
-                    max_tokens=min(chosen.max_tokens, ANSWER_TOKENS),
+                    max_tokens=chosen.max_tokens,
                     temperature=min(chosen.temperature, 0.3),
                 )
         except TimeoutError as error:

@@ -115,12 +115,40 @@ def read_digest(response: LLMResponse, trust: Trust) -> Digest:
 
 
 def _documents(content: str) -> Iterator[str]:
-    """What may be JSON in a text: fenced blocks, else from the first brace on."""
+    """What may be JSON in a text: fenced blocks, else each object that stands in it."""
     yield from _FENCED.findall(content)
     start = content.find("{")
-    if start >= 0:
-        end = content.rfind("}")
-        yield content[start : end + 1] if end > start else content[start:]
+    while start >= 0:
+        end = _end_of(content, start)
+        if end is None:
+            yield content[start:]
+            return
+        yield content[start:end]
+        start = content.find("{", end)
+
+
+def _end_of(text: str, start: int) -> int | None:
+    """Behind the bracket that closes the one at ``start``; None when it is not closed."""
+    depth = 0
+    in_string = escaped = False
+    for place in range(start, len(text)):
+        character = text[place]
+        if in_string:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == '"':
+                in_string = False
+        elif character == '"':
+            in_string = True
+        elif character in "{[":
+            depth += 1
+        elif character in "}]":
+            depth -= 1
+            if depth == 0:
+                return place + 1
+    return None
 
 
 def _loaded(text: str) -> Any:
@@ -128,7 +156,7 @@ def _loaded(text: str) -> Any:
     try:
         document = json.loads(text)
     except ValueError:
-        if not _is_balanced(text):
+        if not _is_whole(text):
             raise Unusable("the answer was cut off") from None
         import json_repair
 
@@ -143,25 +171,10 @@ def _loaded(text: str) -> Any:
     return document
 
 
-def _is_balanced(text: str) -> bool:
-    """Whether every bracket outside of strings is closed: half an answer must not pass for one."""
-    depth = 0
-    in_string = escaped = False
-    for character in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                in_string = False
-        elif character == '"':
-            in_string = True
-        elif character in "{[":
-            depth += 1
-        elif character in "}]":
-            depth -= 1
-    return depth == 0 and not in_string and "{" in text
+def _is_whole(text: str) -> bool:
+    """Whether its outermost bracket is closed: half an answer must not pass for one."""
+    places = [place for place in map(text.find, "{[") if place >= 0]
+    return bool(places) and _end_of(text, min(places)) is not None
 
 
 def _unwrapped(document: Any) -> Mapping[str, Any]:

@@ -63,8 +63,7 @@ class MemoryStore:
 
     def read(self) -> str:
         """The text of MEMORY.md; "" when there is none."""
-        data = self._bytes(self.memory_file).removeprefix(b"\xef\xbb\xbf")
-        return data.decode("utf-8", "replace")
+        return _readable(self._bytes(self.memory_file))
 
     # -- versions -------------------------------------------------------------------------------
 
@@ -122,10 +121,8 @@ class MemoryStore:
 
     def version_text(self, number: int) -> str | None:
         """The text of a version, or None."""
-        for version in self.versions():
-            if version.number == number:
-                return self._text(version.path.read_bytes())
-        return None
+        data = self._version(number)
+        return None if data is None else _readable(data)
 
     async def restore(self, number: int) -> bool:
         """Put a version back, keeping the present text as one; False if there is no such one."""
@@ -212,16 +209,20 @@ class MemoryStore:
                 self._before_taint.unlink()
 
     def _restore(self, number: int) -> bool:
-        text = self.version_text(number)
-        if text is None:
+        data = self._version(number)
+        if data is None:
             return False
         with alone_with_files(), self._lock:
             self._keep("owner")
-            data = text.encode("utf-8", "surrogateescape")
             if data != self._bytes(self.memory_file):
                 write_atomic(self._to_write("MEMORY.md"), data, mode=-1)
                 self._keep("restore")
         return True
+
+    def _version(self, number: int) -> bytes | None:
+        found = (version for version in self.versions() if version.number == number)
+        version = next(found, None)
+        return None if version is None else version.path.read_bytes()
 
     def _append(self, block: str, place: int) -> None:
         path = self._to_write("HISTORY.md")
@@ -272,6 +273,10 @@ class MemoryStore:
     def _text(self, data: bytes) -> str:
         """Bytes that are not UTF-8 come through unharmed."""
         return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+
+
+def _readable(data: bytes) -> str:
+    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
 
 
 def _missing(present: bytes, place: int, block: str) -> bytes:

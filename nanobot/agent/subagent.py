@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -124,7 +125,13 @@ class SubagentManager:
             attended=False,
             errand=errand,
         )
-        await self._inbox.post(posted)
+        posting = asyncio.ensure_future(self._inbox.post(posted))
+        try:
+            await asyncio.shield(posting)
+        except asyncio.CancelledError:
+            # Who stops the turn stops its subagents next, and has to find this one.
+            await asyncio.wait({posting})
+            raise
         return OpenErrand(posted, errand, self._clock())
 
     async def was_sent(self, inbound_id: str, call_id: str) -> bool:

@@ -42,6 +42,9 @@ RECENT = 0.15
 """The share of the room with the newest results, which are not old."""
 CHARACTERS = 6
 """Characters, as stored, that a token of the window may be: more are not read. Words have five."""
+LEAST_ROOM = 2000.0
+"""Tokens of conversation below which nothing gives way until the provider refuses a request: with
+so small a window there would be a summary at every turn."""
 LEAST_RESULT = 200
 """Tokens of a result that is worth giving way: the note in its place takes some, too."""
 
@@ -85,7 +88,7 @@ class View:
 
 def room_for_talk(chosen: ChosenModel, fixed: int) -> float:
     """Tokens that conversation may have beside a fixed part: the window without the answer."""
-    return max(_SAFE * (chosen.context_window - chosen.max_tokens) - fixed, 1.0)
+    return max(_SAFE * (chosen.context_window - chosen.max_tokens) - fixed, LEAST_ROOM)
 
 
 @dataclass(slots=True)

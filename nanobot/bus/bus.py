@@ -351,7 +351,8 @@ class MessageBus:
             if settlement.entries:
                 append_in(connection, settlement.session, settlement.entries, now)
             queued = _queue_in(connection, outbounds, stamp, expires)
-            return post_in(connection, posts if closed else (), stamp), queued
+            follow = closed or not settlement.consumed
+            return post_in(connection, posts if follow else (), stamp), queued
 
         def announce(
             committed: tuple[tuple[Pending, ...], tuple[Undelivered, ...]],

@@ -11,8 +11,12 @@ UNTRUSTED_MARK = "(from untrusted content)"
 
 def one_line(text: str, limit: int = 200) -> str:
     """``text`` on one line of at most ``limit`` characters, cut with an ellipsis."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: max(limit - 1, 0)] + "…"
+    return shortened(" ".join(text.split()), limit)
+
+
+def shortened(text: str, limit: int) -> str:
+    """``text`` of at most ``limit`` characters (of one at least), cut with an ellipsis."""
+    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
 
 
 def head_and_tail(text: str, limit: int, note: str) -> str:

@@ -43,7 +43,10 @@ def text_tokens(text: str) -> int:
 
 
 def message_tokens(message: ChatMessage) -> int:
-    """Tokens of a message as it is sent: text, calls, pictures, what is carried of its thoughts."""
+    """Tokens of a message as it is sent: text, calls, pictures, signed thoughts.
+
+    Bare reasoning is left out: few providers want it back, and of those the reports tell.
+    """
     total = MESSAGE_TOKENS + text_tokens(message.content)
     match message:
         case SystemMessage():
@@ -51,7 +54,6 @@ def message_tokens(message: ChatMessage) -> int:
         case UserMessage(images=images) | ToolMessage(images=images):
             total += len(images) * PICTURE_TOKENS
         case AssistantMessage():
-            total += text_tokens(message.reasoning)
             for call in message.tool_calls:
                 total += MESSAGE_TOKENS + text_tokens(call.name) + text_tokens(call.arguments)
             for block in message.thinking_blocks:

@@ -26,7 +26,7 @@ from nanobot.store import job_runs
 from nanobot.store.database import Database
 from nanobot.store.job_runs import JobState
 
-LOOK_S = 0.5
+LOOK_S = 0.4
 """Seconds between two looks at whether the file was changed: one stat."""
 LATE = timedelta(minutes=2)
 """A run later than this says so."""

@@ -20,6 +20,7 @@ from nanobot.core.errors import (
     Refused,
     RetryLater,
 )
+from nanobot.core.text import shortened
 
 LINE_LENGTH = 300
 """The longest error text, in characters."""
@@ -122,8 +123,8 @@ class Endpoint:
         what, detail, hint = (self._clean(text) for text in (what, detail, hint))
         tail = f"; {hint}" if hint else ""
         room = LINE_LENGTH - len(what) - len(tail) - len(" ()")
-        shown = f" ({_cut(detail, room)})" if detail and room > len("…") else ""
-        return _cut(what, LINE_LENGTH - len(tail) - len(shown)) + shown + tail
+        shown = f" ({shortened(detail, room)})" if detail and room > len("…") else ""
+        return shortened(what, LINE_LENGTH - len(tail) - len(shown)) + shown + tail
 
     def _clean(self, text: str) -> str:
         for secret in self.secrets:
@@ -316,7 +317,3 @@ def _message_of(error: Mapping[str, Any], inner: Any, body: str) -> str:
 
 def _was_moderated(failure: Failure) -> bool:
     return "moderation" in failure.body.lower() or "flagged" in failure.body.lower()
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: max(0, length - 1)] + "…"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 
+from loguru import logger
+
+from nanobot.core.errors import StoreError
 from nanobot.store.database import Database
 
 LOWEST, HIGHEST = 0.7, 2.0
@@ -21,7 +24,8 @@ class Calibration:
     """A factor a model, from what its provider reports; kept in the state database.
 
     Each report moves the factor by a fifth of the way (the first one all of it), so that one odd
-    request does not decide. The one owner of its table.
+    request does not decide. The one owner of its table. A disk that does not take a factor costs
+    nobody an answer: the next report tries again.
     """
 
     def __init__(self, database: Database) -> None:
@@ -67,5 +71,9 @@ class Calibration:
                 (model, factor),
             )
 
-        self._stored[model] = factor
-        await self._database.write(write)
+        try:
+            await self._database.write(write)
+        except StoreError as error:
+            logger.warning("the tokens of {} are not kept this time: {}", model, error)
+        else:
+            self._stored[model] = factor

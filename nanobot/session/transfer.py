@@ -23,6 +23,7 @@ _ROLES = {
     EntryKind.ASSISTANT: "assistant",
     EntryKind.TOOL: "tool",
 }
+_YEAR_9999 = 253_370_764_800.0
 _OWNER = str(Principal(Role.OWNER, "import", "owner"))
 
 
@@ -183,6 +184,8 @@ class SessionTransfer:
             waits = "SELECT 1 FROM inbox WHERE session = ? AND state = 'pending'"
             if connection.execute(waits, (key,)).fetchone():
                 return None
+            # What is freed is overwritten, so that no word of it stays in the file.
+            connection.execute("PRAGMA secure_delete = ON").fetchone()
             connection.execute(
                 "DELETE FROM piece WHERE outbound_id IN "
                 "(SELECT id FROM outbox WHERE session = ? AND state <> 'pending')",
@@ -200,6 +203,7 @@ class SessionTransfer:
             for table in ("digest", "digest_batch"):
                 connection.execute(f"DELETE FROM {table} WHERE session = ?", (key,))
             connection.execute("DELETE FROM session WHERE key = ?", (key,))
+            connection.execute("PRAGMA secure_delete = OFF").fetchone()
             return count
 
         return await self._database.write(write, durable=True)
@@ -221,7 +225,8 @@ def read_incoming(lines: Iterable[str]) -> Incoming:
             continue
         try:
             record = json.loads(line)
-        except ValueError:
+            json.dumps(record, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict) and record.get("_type") == "metadata":
             metadata = record
@@ -324,11 +329,12 @@ def _text_of(content: Any) -> str:
 
 def _stamp(value: Any, otherwise: float) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if 0 <= value < _YEAR_9999 else otherwise
     try:
-        return datetime.fromisoformat(str(value)).timestamp()
+        stamp = datetime.fromisoformat(str(value)).timestamp()
     except (ValueError, OverflowError):
         return otherwise
+    return stamp if 0 <= stamp < _YEAR_9999 else otherwise
 
 
 def _line(

@@ -242,7 +242,7 @@ def test_killed_at_any_sync_a_subagent_is_sent_and_reports_once(
     )
     killed = first.process.poll() is not None
     if not killed:
-        subprocess.run(["pkill", "-KILL", "-P", str(first.process.pid)], check=True)
+        subprocess.run(["pkill", "-KILL", "-P", str(first.process.pid)], check=False)
     telegram.start()
     eventually(lambda: told(telegram) == told_it, "the result")
 

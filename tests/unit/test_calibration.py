@@ -68,3 +68,13 @@ async def test_a_short_request_says_nothing(database: Database) -> None:
     await calibration.observe("m", estimated=100, reported=150)
 
     assert await calibration.factor("m") == 1.0
+
+
+async def test_a_disk_that_takes_nothing_costs_no_answer(database: Database) -> None:
+    calibration = Calibration(database)
+    await calibration.factor("m")
+    database.close()
+
+    await calibration.observe("m", estimated=1000, reported=1200)
+
+    assert await calibration.factor("m") == 1.2

@@ -216,6 +216,17 @@ async def test_half_of_the_models_window_is_enough(bench: Bench) -> None:
     assert len((await bench.sessions.live(KEY)).entries) == 11
 
 
+async def test_large_last_messages_do_not_cost_a_digest_a_turn(bench: Bench) -> None:
+    bench.model.context_window = 8000
+    await bench.turn(0, words="short")
+    for number in range(1, 6):
+        await bench.turn(number, words="long " * 600)
+
+    await bench.settled()
+
+    assert bench.model.requests == []
+
+
 async def test_a_new_conversation_archives_the_former_one_whole(bench: Bench) -> None:
     await bench.talk(2)
     await bench.reset()

@@ -60,6 +60,7 @@ def read(response: LLMResponse) -> Digest:
         LLMResponse(TEXT),
         LLMResponse(f"Sure:\n```json\n{TEXT}\n```\nAnything else?"),
         LLMResponse(f"Sure: {TEXT} Anything else?"),
+        LLMResponse(f'The set {{x}} has "one" member: {TEXT} Is that {{fine}}?'),
         LLMResponse(json.dumps({"name": "save_memory", "arguments": TEXT})),
         LLMResponse(TEXT, (ToolCall("1", "save_memory", TEXT),)),
     ],

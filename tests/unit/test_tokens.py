@@ -38,7 +38,7 @@ def test_a_message_costs_its_text_its_calls_and_its_pictures() -> None:
     call = ToolCall("1", "read_file", '{"path": "a"}')
 
     seen = message_tokens(UserMessage("word " * 100, (picture, picture)))
-    called = message_tokens(AssistantMessage("", (call,), "word " * 100))
+    called = message_tokens(AssistantMessage("word " * 100, (call,), "thoughts"))
 
     assert seen == MESSAGE_TOKENS + 105 + 2 * PICTURE_TOKENS
     assert called == 2 * MESSAGE_TOKENS + 105 + text_tokens("read_file") + text_tokens(

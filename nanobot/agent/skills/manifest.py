@@ -21,6 +21,7 @@ from nanobot.agent.skills.frontmatter import (
     json_tree,
 )
 from nanobot.agent.skills.model import InstallKind, InstallSpec, Requirements, SkillBroken
+from nanobot.core.text import shortened
 
 DESCRIPTION_MAX = 1024
 """The most characters a description has (AgentSkills standard); more is cut, with a note."""
@@ -102,7 +103,7 @@ def read_manifest(frontmatter: Frontmatter | None, folder_name: str) -> Manifest
         description = " ".join(name.split()) or folder_name
     if len(description) > DESCRIPTION_MAX:
         notes.append(f"the description is longer than {DESCRIPTION_MAX} characters")
-        description = description[: DESCRIPTION_MAX - 1] + "…"
+        description = shortened(description, DESCRIPTION_MAX)
     homepage = leniently(_text, top.get("homepage"), "homepage")
     always, ungated = _always(top, spaces)
     return Manifest(
