@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,26 @@ from loguru import logger
 
 from nanobot.agent.commands import CommandTable
 from nanobot.agent.compact_command import compact_command
+from nanobot.agent.consolidation import Consolidator, MemorySettings
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.desk import Desk
 from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop, Profile
+from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory_commands import memory_command
 from nanobot.agent.report import ContextMeter
 from nanobot.agent.skill_commands import RESERVED, skills_command
 from nanobot.agent.skills import SkillOverride, SkillsLoader
 from nanobot.agent.skills.switches import OffSource, SkillSwitches
 from nanobot.agent.spill import Spill
 from nanobot.agent.standard_commands import standard_commands
+from nanobot.agent.subagent import PROFILE, SubagentManager
 from nanobot.agent.tools.background import BackgroundProcesses
 from nanobot.agent.tools.message import Message
 from nanobot.agent.tools.plugins import Plugins, load_plugins
+from nanobot.agent.tools.recall import RecallTool
 from nanobot.agent.tools.registry import AnyTool, ToolRegistry, default_tools
+from nanobot.agent.tools.spawn import Spawn
 from nanobot.agent.tools.web import web_tools
 from nanobot.agent.turn import TurnLimits
 from nanobot.agent.workspace import seed
@@ -35,7 +43,7 @@ from nanobot.bus.delivery import DeliveryWorker
 from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.bus.housekeeping import Housekeeper
 from nanobot.bus.letters import handle_letters
-from nanobot.channels.console import ConsoleServer
+from nanobot.channels.console import ConsoleServer, RequestHandler
 from nanobot.channels.registry import enabled_channels, plugin_channels
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
@@ -43,6 +51,7 @@ from nanobot.config.schema import Config
 from nanobot.core.errors import ProviderError
 from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
+from nanobot.core.tool import ToolContext
 from nanobot.cron.commands import cron_command
 from nanobot.cron.jobs import JobFile
 from nanobot.cron.service import CronService
@@ -50,13 +59,18 @@ from nanobot.cron.tool import Cron
 from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
 from nanobot.providers import registry
 from nanobot.providers.models import Models
+from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.tls import TLS
 from nanobot.safety.commands import CommandRunner
 from nanobot.safety.gate import Gate
 from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
+from nanobot.session.digests import Digests
 from nanobot.session.log import SessionLog, free_for_next
+from nanobot.session.recall.index import Sources
+from nanobot.session.recall.recall import Recall
+from nanobot.session.transfer import SessionTransfer
 from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
 from nanobot.store.home import Home
@@ -78,6 +92,8 @@ class App:
     bus: MessageBus
     dispatcher: Dispatcher
     sessions: SessionLog
+    consolidator: Consolidator
+    desk: Desk
     models: Models
     commands: CommandTable
     context: ContextBuilder
@@ -85,11 +101,13 @@ class App:
     meter: ContextMeter
     background: BackgroundProcesses
     plugins: Plugins
+    subagents: SubagentManager
     cron: CronService
     heartbeat: HeartbeatService
     tls: TLS
     clock: Clock
     environ: Mapping[str, str]
+    recall: Recall
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -106,6 +124,8 @@ class App:
             facts["quarantined"] = f"a damaged state database: {self.database.quarantined}"
         if running := self.background.running():
             facts["processes"] = f"{running} running in the background"
+        if any(helpers := await self.subagents.counts()):
+            facts["subagents"] = "{} running, {} waiting".format(*helpers)
         if self.plugins.problems:
             facts["tools"] = f"left out: {'; '.join(self.plugins.problems)}"
         return facts
@@ -117,9 +137,13 @@ class App:
         except ProviderError as error:
             return {"error": str(error)}
 
-    async def letters(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What ``nanobot bus`` asks for, as ``handle_letters`` has it."""
-        return await handle_letters(self.bus, request)
+    def answers(self) -> Mapping[str, RequestHandler]:
+        """What a command beside this process may ask of it over the home's socket."""
+        return {
+            "letters": partial(handle_letters, self.bus),
+            "context": self.context_of,
+            "desk": self.desk.answer,
+        }
 
 
 def now() -> datetime:
@@ -164,12 +188,18 @@ async def open_app(
         switches = SkillSwitches(
             home.skills_off, workspace, clock, extra_dirs=config.skills.load.extra_dirs
         )
+        memory = MemoryStore(home, workspace, clock)
         skills = load_skills(config, workspace, home, environ, clock, off=switches.off)
+
+        def noted(context: ToolContext, path: Path) -> None:
+            switches.note_write(context, path)
+            memory.before_write(context, path)
+
         resolver = PathResolver(
             home,
             restrict=config.tools.restrict_to_workspace,
             skills=lambda context: skills.snapshot().readable,
-            noted=switches.note_write,
+            noted=noted,
         )
         runner = CommandRunner(_sandbox(config, environ))
         background = BackgroundProcesses(runner, lasting=lasting)
@@ -183,6 +213,8 @@ async def open_app(
             clock,
             lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
         )
+        helpers = config.agents.subagents
+        subagents = SubagentManager(bus, sessions, clock, model=helpers.model)
         built_in: tuple[AnyTool, ...] = (
             *default_tools(
                 resolver, runner, background, pictures, exec_timeout=config.tools.exec.timeout
@@ -194,7 +226,9 @@ async def open_app(
                 tls=tls,
             ),
             Message(bus, enabled_channels(config.channels)),
+            Spawn(subagents),
             Cron(cron),
+            RecallTool(recall := Recall(Sources.of(home, workspace), clock), sessions),
         )
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
@@ -202,6 +236,7 @@ async def open_app(
             (*built_in, *plugins.tools), mask=redactor.mask, timeout_s=defaults.tool_timeout_s
         )
         unattended = tools.without("cron")
+        delegated = tools.without("message", "spawn", "cron")
 
         def context_for(profile: str, tools: ToolRegistry) -> ContextBuilder:
             return ContextBuilder(
@@ -227,6 +262,12 @@ async def open_app(
                     unattended,
                     defaults.max_tool_iterations,
                 ),
+                PROFILE: Profile(
+                    context_for(PROFILE, delegated),
+                    delegated,
+                    helpers.max_iterations,
+                    limit_s=helpers.timeout_s,
+                ),
             },
             sessions=sessions,
             models=models,
@@ -240,15 +281,32 @@ async def open_app(
                 model_s=(defaults.model_timeout_s * 1.5 + 30) * (1 + len(defaults.fallback_models)),
             ),
         )
+        digests = Digests(database, clock)
+        consolidator = Consolidator(
+            sessions=sessions,
+            digests=digests,
+            memory=memory,
+            models=models,
+            clock=clock,
+            settings=MemorySettings(
+                window=defaults.memory_window,
+                model=config.agents.memory.model,
+                timeout_s=config.agents.memory.timeout_s,
+            ),
+            active=lasting,
+            offline=OFFLINE,
+        )
         commands = standard_commands(
             sessions=sessions,
             models=models,
             usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,
+            subagents=subagents.in_words,
             meter=meter,
             more=(
                 compact_command(sessions, models, loop.window, meter),
+                memory_command(memory, digests),
                 skills_command(skills.snapshot),
                 cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
             ),
@@ -261,6 +319,18 @@ async def open_app(
             clock,
             slots=defaults.max_concurrent_turns,
             queue=QueueMode(defaults.queue),
+            max_subagents=helpers.max_concurrent,
+            subagents=subagents,
+            care=consolidator,
+        )
+        desk = Desk(
+            sessions=SessionTransfer(database, clock),
+            digests=digests,
+            memory=memory,
+            consolidator=consolidator,
+            is_busy=lambda key: dispatcher.running_since(key) is not None,
+            recall=recall,
+            home=home,
         )
         app = App(
             home=home,
@@ -269,6 +339,8 @@ async def open_app(
             bus=bus,
             dispatcher=dispatcher,
             sessions=sessions,
+            consolidator=consolidator,
+            desk=desk,
             models=models,
             commands=commands,
             context=context,
@@ -276,16 +348,19 @@ async def open_app(
             meter=meter,
             background=background,
             plugins=plugins,
+            subagents=subagents,
             cron=cron,
             heartbeat=heartbeat,
             tls=tls,
             clock=clock,
             environ=environ,
+            recall=recall,
         )
         try:
             yield app
         finally:
             await dispatcher.close()
+            await consolidator.aclose()
             await background.aclose()
             await runner.aclose()
             await models.aclose()
@@ -307,17 +382,18 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
         holder="gateway",
         ask=app.dispatcher.ask,
         status=lambda: _status(app, channels),
-        letters=app.letters,
-        context=app.context_of,
+        answers=app.answers(),
     )
     for worker in workers:
         await worker.recover()
     await app.dispatcher.recover()
+    await app.consolidator.start()
     await console.start()
     intakes = {asyncio.create_task(_supervised(channel, app)) for channel in channels.values()}
     intakes.add(asyncio.create_task(_housekeeper(app).run(), name="housekeeping"))
     intakes.add(asyncio.create_task(_service("cron", app.cron.run)))
     intakes.add(asyncio.create_task(_service("heartbeat", app.heartbeat.run)))
+    intakes.add(asyncio.create_task(app.recall.keep_up(), name="search index"))
     try:
         starting = asyncio.create_task(_announce(channels, ready, app.models.warm_up))
         await stop.wait()
@@ -329,6 +405,7 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
         if intakes:
             await asyncio.wait(intakes)
         await app.dispatcher.close(GRACE_S)
+        await app.consolidator.aclose()
         await asyncio.gather(
             console.close(),
             *(worker.close(0.7) for worker in workers),

@@ -17,6 +17,7 @@ from nanobot.core.identity import Role
 from nanobot.prompts import render
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
+SUBAGENT_FILES = ("TOOLS.md",)
 FILE_CAP = 20_000
 """Characters of one bootstrap file or MEMORY.md that reach the prompt, unless configured."""
 FILES_CAP = 60_000
@@ -96,8 +97,18 @@ class ContextBuilder:
         self, role: Role = Role.OWNER, skills: SkillsSnapshot | None = None
     ) -> tuple[Part, ...]:
         """What the system prompt is joined from, in order."""
-        owner = role is Role.OWNER
         skills = skills or self._skills.snapshot_for(None)
+        if self._profile == "subagent":
+            parts = self._subagents_parts()
+        else:
+            parts = self._assistants_parts(owner=role is Role.OWNER)
+        if skills.always_text:
+            parts.append(Part("active skills", f"# Active Skills\n\n{skills.always_text}"))
+        if skills.summary:
+            parts.append(Part("skills summary", render.skills(skills.summary)))
+        return tuple(parts)
+
+    def _assistants_parts(self, *, owner: bool) -> list[Part]:
         identity = render.identity(
             system=f"{platform.system()} {platform.machine()}",
             python=platform.python_version(),
@@ -109,20 +120,25 @@ class ContextBuilder:
         parts = [Part("identity", identity)]
         if self._profile != "chat":
             parts.append(Part("profile", render.profile(self._profile)))
-        parts += self._bootstrap()
+        parts += self._bootstrap(BOOTSTRAP_FILES)
         if owner and (memory := self._file(self.workspace / "memory" / "MEMORY.md")):
             parts.append(Part("memory", f"# Memory\n\n{memory}"))
-        if skills.always_text:
-            parts.append(Part("active skills", f"# Active Skills\n\n{skills.always_text}"))
-        if skills.summary:
-            parts.append(Part("skills summary", render.skills(skills.summary)))
-        return tuple(parts)
+        return parts
 
-    def _bootstrap(self) -> list[Part]:
+    def _subagents_parts(self) -> list[Part]:
+        """A subagent has a task and no persona: it is told how to work, and of no memories."""
+        identity = render.subagent_identity(
+            system=f"{platform.system()} {platform.machine()}",
+            python=platform.python_version(),
+            workspace=self.workspace,
+        )
+        return [Part("identity", identity), *self._bootstrap(SUBAGENT_FILES)]
+
+    def _bootstrap(self, names: Sequence[str]) -> list[Part]:
         """The bootstrap files, up to their common cap; what does not fit is named."""
         parts = []
         room = self._files_cap
-        for name in BOOTSTRAP_FILES:
+        for name in names:
             path = self.workspace / name
             if not (text := self._file(path)):
                 continue

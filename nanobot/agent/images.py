@@ -127,7 +127,7 @@ class Pictures:
             if not is_local_picture(item):
                 continue
             try:
-                data = await asyncio.to_thread(_read, Path(item.ref))
+                data = await asyncio.to_thread(read_picture, Path(item.ref))
                 image, _ = await self.keep(data, session_key)
             except ToolError as error:
                 notes.append(render.picture_failed(item.name or Path(item.ref).name, str(error)))
@@ -156,7 +156,8 @@ def too_large(size: int) -> ToolError:
     )
 
 
-def _read(path: Path) -> bytes:
+def read_picture(path: Path) -> bytes:
+    """The bytes of a file, if they are not too many; raises ToolError. Blocks."""
     try:
         with path.open("rb") as file:
             data = file.read(SOURCE_BYTES + 1)

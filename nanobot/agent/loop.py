@@ -73,11 +73,15 @@ BLIND = (
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How a kind of turn runs: what it is told, its tools and its number of steps."""
+    """How a kind of turn runs: what it is told, its tools and its number of steps.
+
+    A turn with a ``limit_s`` is stopped after so many seconds, and leaves no process behind.
+    """
 
     context: ContextBuilder
     tools: ToolRegistry
     max_iterations: int
+    limit_s: float | None = None
 
 
 class AgentLoop:
@@ -125,8 +129,32 @@ class AgentLoop:
         )
         if (answer := _answer_in(turn.entries, inbound)) is not None:
             return turn.settle(answer)
-        answer = await self._steps(turn, drain)
-        return turn.settle(answer)
+        if turn.profile.limit_s is None:
+            return turn.settle(await self._steps(turn, drain))
+        return await self._limited(turn, turn.profile.limit_s, drain)
+
+    async def _limited(self, turn: _Turn, limit_s: float, drain: Drain) -> Settlement:
+        """Work for at most ``limit_s`` seconds; what it left running ends with the turn."""
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                return turn.settle(await self._steps(turn, drain))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            await turn.profile.tools.stopped(turn.inbound.id)
+        open_ = open_calls(turn.entries)
+        await self._append(
+            turn,
+            *(
+                _tool_draft(turn.inbound, c, render.stopped(), Trust.TRUSTED, ok=False)
+                for c in open_
+            ),
+        )
+        turn.ending = f"it had worked for {limit_s:g} s, as long as it may"
+        said = (_said(entry) for entry in reversed(turn.entries))
+        return turn.settle(next(filter(None, said), ""))
 
     async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
         """Close the log after the user stopped the turn of ``inbound``: open calls get a result.
@@ -295,6 +323,7 @@ class AgentLoop:
                 await self._nudge(turn, render.ask_again())
                 continue
             return self._conclude(turn, parts, response)
+        turn.ending = f"it had taken {turn.profile.max_iterations} steps, as many as it may"
         await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
         response = await self._ask(turn, ToolChoice.NONE)
         await self._pay(turn, response)
@@ -304,7 +333,7 @@ class AgentLoop:
         """Count what an empty answer used, of which nothing enters the log."""
         if response.usage is not None and not response.content.strip():
             call = ModelCall(turn.model, response.provider, response.usage)
-            await self._sessions.spend(turn.inbound.session_key, call)
+            await self._sessions.spend(turn.inbound.account, call)
 
     def _conclude(self, turn: _Turn, parts: list[str], response: LLMResponse) -> str:
         """The answer for the person; the model's last words wait for the settling transaction."""
@@ -533,6 +562,7 @@ class _Turn:
     delivered: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     told_of_blindness: bool = False
+    ending: str = ""
 
     def resume(self, entries: Sequence[Entry]) -> None:
         """Take up what the turn had done before it was cut off.
@@ -565,6 +595,8 @@ class _Turn:
             usage=self.usage,
             model=self.model,
             footnote=self.footnote,
+            trust=self.trust,
+            ending=self.ending,
         )
 
 
@@ -599,6 +631,11 @@ def _last_words(entry: Entry) -> str:
     if isinstance(message, AssistantMessage) and not message.tool_calls:
         return message.content
     return ""
+
+
+def _said(entry: Entry) -> str:
+    """What an assistant entry says, beside its calls if it has any."""
+    return entry.message.content.strip() if isinstance(entry.message, AssistantMessage) else ""
 
 
 def _grouped(calls: Sequence[ToolCall], tools: ToolRegistry) -> list[list[ToolCall]]:
@@ -647,6 +684,7 @@ def _assistant_draft(turn: _Turn, response: LLMResponse) -> Draft:
         model=turn.model,
         provider=response.provider,
         usage=response.usage,
+        account=turn.inbound.account,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
@@ -10,6 +10,7 @@ from typing import Protocol
 from nanobot.agent.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.agent.context import age
 from nanobot.agent.report import ContextMeter, in_lines
+from nanobot.agent.subagent import named
 from nanobot.agent.turn import ModelSource
 from nanobot.core.errors import ProviderError
 from nanobot.core.identity import Role, Trust
@@ -46,9 +47,16 @@ class TurnControl(Protocol):
 
     async def stop(self, session_key: str) -> bool: ...
 
+    async def stop_subagents(self, session_key: str) -> tuple[str, ...]: ...
+
     def running_since(self, session_key: str) -> datetime | None: ...
 
     def waiting(self, session_key: str) -> int: ...
+
+
+async def no_subagents(session_key: str) -> Sequence[str]:
+    """For an app without subagents."""
+    return ()
 
 
 def standard_commands(
@@ -59,12 +67,14 @@ def standard_commands(
     turns: Callable[[], TurnControl],
     meter: ContextMeter,
     clock: Clock,
+    subagents: Callable[[str], Awaitable[Sequence[str]]] = no_subagents,
     more: Iterable[Command] = (),
     further: Further = no_further,
 ) -> CommandTable:
     """The table of commands. ``turns`` is asked when a command runs: the dispatcher needs it.
 
-    ``more`` are commands of other parts, ``further`` those that are turns (skills).
+    ``subagents`` tells of those of a session, a line each. ``more`` are commands of other
+    parts, ``further`` those that are turns (skills).
     """
 
     async def start(invocation: Invocation) -> str:
@@ -85,10 +95,14 @@ def standard_commands(
                 trust=Trust.TRUSTED,
             ),
         )
-        return "A new conversation begins. The former one stays in the log."
+        return "A new conversation begins. The former one is kept and goes into the memory."
 
     async def stop(invocation: Invocation) -> str:
-        stopped = await turns().stop(invocation.inbound.session_key)
+        key = invocation.inbound.session_key
+        stopped = await turns().stop(key)
+        labels = await turns().stop_subagents(key)
+        if labels:
+            return f"Stopped{', with' if stopped else ''} {named(labels)}."
         return "Stopped." if stopped else "Nothing is running here."
 
     async def status(invocation: Invocation) -> str:
@@ -102,11 +116,13 @@ def standard_commands(
         since = turns().running_since(inbound.session_key)
         waiting = turns().waiting(inbound.session_key)
         running = "no turn" if since is None else f"a turn, since {age_of(since)}"
+        helpers = await subagents(inbound.session_key)
         return "\n".join(
             (
                 f"Model: {model}",
                 f"Session: {inbound.session_key}, {len(live.entries)} entries in view",
                 f"Running: {running}; waiting: {waiting}",
+                *((f"Subagents: {len(helpers)}", *helpers) if helpers else ()),
                 *context,
             )
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from nanobot.core.chat import Usage
+from nanobot.core.identity import Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel
 from nanobot.session.entries import Draft
@@ -45,7 +46,8 @@ class Settlement:
     ``consumed`` are the inbounds it answered, ``entries`` its last words for the log of
     ``session``, ``answer`` the text for whoever asked ("" when nothing is to be said because the
     ``message`` tool said it). ``footnote`` goes with it to a chat, and into no log: another than
-    the usual model answered.
+    the usual model answered. ``trust`` is that of the answer. ``ending`` says which limit ended
+    the turn before its work was done ("" for none).
     """
 
     session: str
@@ -56,3 +58,5 @@ class Settlement:
     usage: Usage = Usage()
     model: str = ""
     footnote: str = ""
+    trust: Trust = Trust.TRUSTED
+    ending: str = ""

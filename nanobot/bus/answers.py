@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanobot.agent.turn import Settlement
-from nanobot.core.identity import Origin
+from nanobot.core.identity import Trust
 from nanobot.core.messages import (
     AnswerKind,
     InboundMessage,
     OutboundMessage,
 )
+from nanobot.core.text import fence
+from nanobot.prompts import render
 
 SILENT_TOKEN = "HEARTBEAT_OK"
 
@@ -27,10 +29,9 @@ class Consequences:
 
 def consequences(inbound: InboundMessage, settlement: Settlement) -> Consequences:
     """The outbound or inbound messages that the answer of a turn turns into."""
-    rule = inbound.answer
-    if not settlement.answer:
+    if not settlement.answer and inbound.answer.kind is not AnswerKind.REPORT:
         return Consequences()
-    match rule.kind:
+    match inbound.answer.kind:
         case AnswerKind.REPLY:
             return Consequences(outbounds=(reply(inbound, _with_footnote(settlement)),))
         case AnswerKind.REPLY_UNLESS_SILENT:
@@ -38,21 +39,34 @@ def consequences(inbound: InboundMessage, settlement: Settlement) -> Consequence
                 return Consequences()
             return Consequences(outbounds=(reply(inbound, _with_footnote(settlement)),))
         case AnswerKind.REPORT:
-            report = InboundMessage(
-                rule.channel or inbound.channel,
-                inbound.sender_id,
-                rule.chat_id or inbound.chat_id,
-                settlement.answer,
-                id=f"{inbound.id}:done",
-                thread_id=rule.thread_id,
-                origin=Origin.SUBAGENT,
-                role=inbound.role,
-                trust=inbound.trust,
-                session=rule.session or None,
-            )
-            return Consequences(posts=(report,))
+            return Consequences(posts=(report(inbound, settlement),))
         case AnswerKind.TERMINAL | AnswerKind.NOTHING:
             return Consequences()
+
+
+def report(task: InboundMessage, settlement: Settlement, failure: str = "") -> InboundMessage:
+    """What a subagent came to, as a message to the session that sent it.
+
+    It is answered as that turn's would be, on the same person's authority, and is no more to be
+    trusted than what the subagent has read. ``failure`` says why there is no result.
+    """
+    errand = task.errand
+    assert errand is not None, "only a subagent's task is answered by a report"
+    ending = failure or (settlement.ending and f"stopped, since {settlement.ending}") or "finished"
+    text = settlement.answer or "(It said nothing.)"
+    if settlement.trust is Trust.UNTRUSTED:
+        text = fence(text, source=f"subagent {errand.label}")
+    return replace(
+        task,
+        content=render.subagent_report(label=errand.label, ending=ending, text=text),
+        id=f"{task.id}:done",
+        sender_name="subagent",
+        trust=settlement.trust,
+        profile=errand.profile,
+        answer=replace(errand.answer, note=""),
+        session=errand.session,
+        model=errand.model,
+    )
 
 
 def _with_footnote(settlement: Settlement) -> str:

@@ -18,7 +18,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from nanobot.agent.turn import Settlement
 from nanobot.core.identity import Origin, Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, OutboundMessage
+from nanobot.core.messages import (
+    AnswerKind,
+    AnswerRule,
+    InboundMessage,
+    OpenErrand,
+    OutboundMessage,
+)
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.session.log import append_in
@@ -254,6 +260,36 @@ class MessageBus:
             if page or not rows:
                 return page
 
+    async def find(self, inbound_id: str) -> InboundMessage | None:
+        """An inbound by its id, settled or not; None when there is none that can be read."""
+        row = await self._database.read(
+            lambda connection: connection.execute(
+                "SELECT payload FROM inbox WHERE id = ?", (inbound_id,)
+            ).fetchone()
+        )
+        try:
+            return None if row is None else _inbound().validate_json(row[0])
+        except ValidationError:
+            return None
+
+    async def errands(self, session: str | None = None) -> list[OpenErrand]:
+        """The subagents' tasks that are not done, of one session or of all, the oldest first."""
+        rows = await self._database.read(
+            lambda connection: connection.execute(
+                "SELECT payload, received_at FROM inbox "
+                "WHERE state = 'pending' AND session GLOB 'subagent:*' ORDER BY seq"
+            ).fetchall()
+        )
+        found = []
+        for payload, at in rows:
+            try:
+                task = _inbound().validate_json(payload)
+            except ValidationError:
+                continue  # becomes a dead letter where the inbox is read
+            if task.errand is not None and session in (None, task.errand.session):
+                found.append(OpenErrand(task, task.errand, _when(at)))
+        return found
+
     async def _bury_row(self, box: str, seq: int) -> None:
         """Make a row that cannot be read a dead letter."""
         now = self._clock().timestamp()
@@ -295,7 +331,8 @@ class MessageBus:
         """Mark what a turn consumed as settled, with its last words and replies: one transaction.
 
         ``posts`` are inbounds that follow from it (a subagent's report). ``state`` is ``done``,
-        ``dead`` or ``interrupted``. Doing it twice is doing it once.
+        ``dead`` or ``interrupted``. Doing it twice is doing it once, and nothing follows from what
+        another has settled meanwhile.
         """
         now = self._clock()
         stamp = now.timestamp()
@@ -304,16 +341,18 @@ class MessageBus:
         def write(
             connection: sqlite3.Connection,
         ) -> tuple[tuple[Pending, ...], tuple[Undelivered, ...]]:
+            closed = 0
             for inbound_id in settlement.consumed:
-                connection.execute(
+                closed += connection.execute(
                     "UPDATE inbox SET state = ?, error = ?, settled_at = ?, not_before = NULL "
                     "WHERE id = ? AND state = 'pending'",
                     (state, error, stamp, inbound_id),
-                )
+                ).rowcount
             if settlement.entries:
                 append_in(connection, settlement.session, settlement.entries, now)
             queued = _queue_in(connection, outbounds, stamp, expires)
-            return post_in(connection, posts, stamp), queued
+            follow = closed or not settlement.consumed
+            return post_in(connection, posts if follow else (), stamp), queued
 
         def announce(
             committed: tuple[tuple[Pending, ...], tuple[Undelivered, ...]],

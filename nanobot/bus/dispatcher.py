@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,17 +14,20 @@ from typing import Protocol
 
 from loguru import logger
 
-from nanobot.agent.commands import CommandTable, Invocation
+from nanobot.agent.commands import Command, CommandTable, Invocation
+from nanobot.agent.subagent import PROFILE as SUBAGENT
 from nanobot.agent.turn import Drain, Settlement
-from nanobot.bus.answers import consequences, reply
+from nanobot.bus.answers import consequences, reply, report
 from nanobot.bus.backlog import Backlog
 from nanobot.bus.bus import MessageBus, Pending
-from nanobot.core.chat import Usage
+from nanobot.core.chat import Usage, UserMessage
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
-from nanobot.core.events import Emit, ignore
-from nanobot.core.identity import Origin
+from nanobot.core.events import Emit, Notice, TextDelta, ignore
+from nanobot.core.identity import Origin, Trust
 from nanobot.core.messages import AnswerKind, InboundMessage, OutboundMessage
 from nanobot.core.ports import Clock
+from nanobot.core.text import one_line
+from nanobot.prompts import render
 from nanobot.session.entries import Draft, EntryKind
 
 MAX_ATTEMPTS = 3
@@ -35,6 +38,8 @@ RETRY_S = (30.0, 60.0, 120.0, 300.0, 600.0)
 """Waits before an inbound is tried again when no model could be reached."""
 STORE_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits before what the disk did not take is tried again; the last one goes on for ever."""
+STOP_S = 0.7
+"""Seconds that a stop waits for what it has stopped to be closed in the log."""
 LONGEST_WAIT = timedelta(hours=1)
 """No stored time is waited for longer: the clock may have been set back since."""
 
@@ -44,6 +49,7 @@ PARKED = (
 )
 COMMAND_FAILED = "Sorry: this command failed, and the log says why."
 KEPT = "No model can be reached at the moment ({reason}). Your message is kept; I try again {when}."
+WAITING = "waiting for {} more of the subagents (Ctrl-C stops them)"
 MODEL_SAYS_NO = "I could not answer: {reason}"
 
 
@@ -65,6 +71,24 @@ class Progress(Protocol):
     def ended(self, inbound: InboundMessage) -> None: ...
 
 
+class SessionCare(Protocol):
+    """Looks after sessions between their turns; no turn waits for what it does in ``idle``."""
+
+    async def turn_begins(self) -> None: ...
+
+    def idle(self, session_key: str) -> None: ...
+
+
+class NoCare:
+    """For a dispatcher without a memory."""
+
+    async def turn_begins(self) -> None:
+        """Nothing to do."""
+
+    def idle(self, session_key: str) -> None:
+        """Nothing to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How the handling of an inbound ended, for a client that waits for it.
@@ -84,6 +108,33 @@ class TurnStopped(Exception):
 
 
 @dataclass(slots=True)
+class _Watch:
+    """A client that waits for an inbound, and for what its subagents will report.
+
+    ``open`` are the ids of what is not settled yet; ``outcome`` is what came of the others.
+    """
+
+    emit: Emit
+    future: asyncio.Future[Outcome]
+    open: set[str]
+    outcome: Outcome = Outcome()
+
+    def closed(self, inbound_id: str, outcome: Outcome) -> None:
+        """Take in what came of one of them; with the last one, or a failure, the wait is over."""
+        self.open.discard(inbound_id)
+        former = self.outcome
+        self.outcome = replace(
+            outcome,
+            answer="\n\n".join(filter(None, (former.answer, outcome.answer))),
+            tools_used=former.tools_used + outcome.tools_used,
+            usage=former.usage + outcome.usage,
+            model=outcome.model or former.model,
+        )
+        if not self.future.done() and (outcome.error is not None or not self.open):
+            self.future.set_result(self.outcome)
+
+
+@dataclass(slots=True)
 class _Running:
     """The turn an actor runs; the actor owns it, ``stop`` only marks and cancels it."""
 
@@ -94,6 +145,7 @@ class _Running:
     steered: list[Pending] = field(default_factory=list)
     drained: bool = False
     stopped: bool = False
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class QueueMode(StrEnum):
@@ -114,22 +166,25 @@ class Slots:
     """How many turns run at once; first come, first served.
 
     Services (cron, heartbeat, subagents) have at most half of them, so that they never keep a
-    person waiting. A session holds one slot at a time, so a flood in one chat starves no other.
+    person waiting, and subagents at most ``subagents``. A session holds one slot at a time, so a
+    flood in one chat starves no other.
     """
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, subagents: int) -> None:
         self._all = asyncio.Semaphore(total)
         self._services = asyncio.Semaphore(max(1, total // 2))
+        self._subagents = asyncio.Semaphore(subagents)
 
     @asynccontextmanager
-    async def hold(self, origin: Origin) -> AsyncIterator[None]:
+    async def hold(self, inbound: InboundMessage) -> AsyncIterator[None]:
         """Wait for a slot and keep it for as long as the block lasts."""
-        if origin is Origin.USER:
-            async with self._all:
-                yield
-        else:
-            async with self._services, self._all:
-                yield
+        async with AsyncExitStack() as held:
+            if inbound.profile == SUBAGENT:
+                await held.enter_async_context(self._subagents)
+            if inbound.origin is not Origin.USER:
+                await held.enter_async_context(self._services)
+            await held.enter_async_context(self._all)
+            yield
 
 
 class Dispatcher:
@@ -145,19 +200,26 @@ class Dispatcher:
         slots: int = 64,
         queue: QueueMode = QueueMode.STEER,
         progress: Callable[[str], Progress | None] = lambda channel: None,
+        max_subagents: int = 4,
+        subagents: Progress | None = None,
+        care: SessionCare = NoCare(),
     ) -> None:
+        """``progress`` names who shows the turns of a channel, ``subagents`` who follows theirs."""
         self.bus = bus
         self.turns = turns
         self.commands = commands
         self.clock = clock
         self.queue = queue
         self.progress = progress
-        self.slots = Slots(slots)
+        self.care = care
+        self.slots = Slots(slots, max_subagents)
+        self._subagents = subagents
         self._stopping = False
         self._actors: dict[str, _Actor] = {}
         self._control: set[asyncio.Task[None]] = set()
         self._in_control: set[str] = set()
-        self._watchers: dict[str, tuple[Emit, asyncio.Future[Outcome]]] = {}
+        self._watches: dict[str, _Watch] = {}
+        self._stopped: set[str] = set()
         self._backlog: Backlog[Pending] = Backlog(
             lambda after, limit: bus.pending(after=after, limit=limit),
             self._recovered,
@@ -179,15 +241,15 @@ class Dispatcher:
         while page := await self.bus.pending(after=after):
             after = page[-1].seq
             for pending in page:
-                if pending.message.answer.kind is AnswerKind.TERMINAL:
+                if pending.message.is_terminals:
                     await self._recovered(pending)
 
     async def _recovered(self, pending: Pending) -> None:
         """Take up an inbound as it was found in the inbox."""
         inbound = pending.message
-        if inbound.id in self._watchers or inbound.id in self._in_control:
+        if self.is_watched(inbound.id) or inbound.id in self._in_control:
             return
-        if inbound.answer.kind is not AnswerKind.TERMINAL:
+        if not inbound.is_terminals:
             self.submit(pending)
             return
         try:
@@ -197,7 +259,9 @@ class Dispatcher:
 
     def _arrived(self, pending: Pending) -> None:
         """Take up an inbound just posted; what does not fit into the bound stays in the inbox."""
-        found = self.commands.find(pending.message.content)
+        if (watch := self._watch_of(pending.message.asked_by)) is not None:
+            watch.open.add(pending.message.id)
+        found = self.command_in(pending.message)
         is_urgent = found is not None and found[0].control
         if self._backlog.admits(pending) or is_urgent or self.is_watched(pending.message.id):
             self.submit(pending)
@@ -214,7 +278,7 @@ class Dispatcher:
         """Hand an inbound that is in the inbox to its session's actor or the control lane."""
         if self._stopping:
             return  # it stays in the inbox for the next start
-        found = self.commands.find(pending.message.content)
+        found = self.command_in(pending.message)
         if found is not None and found[0].control:
             self._in_control.add(pending.message.id)
             task = asyncio.create_task(self._control_lane(pending.message))
@@ -226,42 +290,49 @@ class Dispatcher:
     async def ask(self, inbound: InboundMessage, emit: Emit = ignore) -> Outcome:
         """Post ``inbound`` and wait until it is settled; the way of one-shots and the REPL.
 
-        Cancelling the wait stops the turn.
+        If it sends subagents, their reports are waited for as well, and the answers joined.
+        Cancelling the wait stops the turn and them.
         """
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._watchers[inbound.id] = (emit, future)
+        watch = self._watched(inbound.id, emit)
         try:
             await self.bus.post(inbound)
-            return await future
+            outcome = await watch.future
+            if watch.open:
+                await asyncio.shield(self._withdraw(inbound))
+            return outcome
         except asyncio.CancelledError:
             await asyncio.shield(self._withdraw(inbound))
             raise
         finally:
-            del self._watchers[inbound.id]
+            del self._watches[inbound.id]
 
     async def settled(self, inbound_id: str) -> str:
         """Wait until an inbound that was just posted is settled; its answer, or what went wrong."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._watchers[inbound_id] = (ignore, future)
+        watch = self._watched(inbound_id, ignore)
         try:
-            outcome = await future
+            outcome = await watch.future
         finally:
-            del self._watchers[inbound_id]
+            del self._watches[inbound_id]
         return outcome.answer if outcome.error is None else f"It failed: {outcome.error}"
 
+    def _watched(self, inbound_id: str, emit: Emit) -> _Watch:
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        watch = self._watches[inbound_id] = _Watch(emit, future, {inbound_id})
+        return watch
+
     async def _withdraw(self, inbound: InboundMessage) -> None:
-        """Close an inbound whose client is gone: stop its turn, or take it out of the queue."""
+        """Close an inbound whose client is gone: stop its turn, or take it out of the queue.
+
+        The same with its subagents and their reports.
+        """
         actor = self._actors.get(inbound.session_key)
-        if actor is None:
-            return
-        if actor.running is not None and actor.running.inbound.id == inbound.id:
-            await self.stop(inbound.session_key)
-            return
-        waiting = [pending for pending in actor.mailbox if pending.message.id == inbound.id]
-        for pending in waiting:
-            actor.mailbox.remove(pending)
-        if waiting:
-            await self.interrupted(inbound)
+        if actor is not None:
+            if actor.running is not None and actor.running.inbound.asked_by == inbound.id:
+                await self.stop(inbound.session_key)
+            for pending in [p for p in actor.mailbox if p.message.asked_by == inbound.id]:
+                actor.mailbox.remove(pending)
+                await self.interrupted(pending.message)
+        await self.stop_subagents(inbound.session_key, of=inbound.id)
 
     async def interrupted(self, inbound: InboundMessage) -> None:
         """Close an inbound from a terminal that is gone, or was told of its failure."""
@@ -276,11 +347,55 @@ class Dispatcher:
         actor = self._actors.get(session_key)
         if actor is None or actor.running is None:
             return False
-        running = actor.running
-        running.stopped = True
-        running.task.cancel()
-        await asyncio.wait({running.task})
+        await self._stop_running([actor.running])
         return True
+
+    async def stop_subagents(self, session_key: str, *, of: str | None = None) -> tuple[str, ...]:
+        """Stop the subagents of a session, running or waiting; their labels.
+
+        With ``of`` only those that were sent for this inbound. They do not report; the session is
+        told that they were stopped, in the transaction that closes their tasks.
+        """
+        open_ = await self.bus.errands(session_key)
+        open_ = [one for one in open_ if of in (None, one.errand.inbound_id)]
+        if not open_:
+            return ()
+        actors = [self._actors[one.task.id] for one in open_ if one.task.id in self._actors]
+        self._stopped.update(actor.key for actor in actors if actor.busy or actor.mailbox)
+        running = [actor.running for actor in actors if actor.running is not None]
+        labels = tuple(one.errand.label for one in open_)
+        told = Draft(
+            kind=EntryKind.NUDGE,
+            message=UserMessage(render.subagents_stopped(labels)),
+            inbound_id=open_[0].errand.inbound_id,
+            principal=str(open_[0].task.principal),
+            trust=Trust.TRUSTED,
+        )
+        closed = tuple(one.task.id for one in open_)
+        settlement = Settlement(session=session_key, consumed=closed, answer="", entries=(told,))
+        try:
+            await self.bus.settle(settlement, state="interrupted", error="the user stopped it")
+        finally:
+            await self._stop_running(running)
+        for task_id in closed:
+            self.tell(task_id, Outcome(error=TurnStopped("stopped")))
+        return labels
+
+    async def _stop_running(self, turns: Sequence[_Running]) -> None:
+        """Stop turns, and wait until they are over and closed in their logs, if the disk can."""
+        for running in turns:
+            running.stopped = True
+            running.task.cancel()
+        if turns:
+            await asyncio.wait({running.task for running in turns})
+            closing = {asyncio.ensure_future(running.over.wait()) for running in turns}
+            _, late = await asyncio.wait(closing, timeout=STOP_S)
+            for waiter in late:
+                waiter.cancel()
+
+    def is_stopped(self, inbound: InboundMessage) -> bool:
+        """Whether a subagent's task was stopped while its turn was about to begin or to end."""
+        return inbound.id in self._stopped
 
     def running_since(self, session_key: str) -> datetime | None:
         """When the running turn of a session began, or None."""
@@ -325,6 +440,11 @@ class Dispatcher:
     def retire(self, key: str) -> None:
         """Forget an actor that has no mail; called by it, with no await in between."""
         del self._actors[key]
+        self._stopped.discard(key)
+
+    def command_in(self, inbound: InboundMessage) -> tuple[Command, str] | None:
+        """The command that a person typed, with its argument; None for all else."""
+        return self.commands.find(inbound.content) if inbound.origin is Origin.USER else None
 
     async def _control_lane(self, inbound: InboundMessage) -> None:
         try:
@@ -337,7 +457,7 @@ class Dispatcher:
 
     async def run_command(self, inbound: InboundMessage) -> None:
         """Run the command an inbound holds and settle it with the answer."""
-        found = self.commands.find(inbound.content)
+        found = self.command_in(inbound)
         assert found is not None, "the dispatcher found a command in this text before"
         command, argument = found
         try:
@@ -353,13 +473,13 @@ class Dispatcher:
         await self.insist(
             inbound, lambda: self.bus.settle(settlement, result.outbounds, result.posts)
         )
+        outcome = Outcome(
+            settlement.answer, settlement.tools_used, settlement.usage, settlement.model
+        )
         for inbound_id in settlement.consumed:
-            self.tell(
-                inbound_id,
-                Outcome(
-                    settlement.answer, settlement.tools_used, settlement.usage, settlement.model
-                ),
-            )
+            # A report that steered has its part in the answer of the turn, as has its subagent.
+            is_own = inbound_id == inbound.id and inbound.profile != SUBAGENT
+            self.tell(inbound_id, outcome if is_own else Outcome())
 
     async def park(self, inbound: InboundMessage, attempts: int, error: BaseException) -> None:
         """Put an inbound aside that failed too often, out of the model's view as well."""
@@ -380,6 +500,9 @@ class Dispatcher:
             session=inbound.session_key, consumed=(inbound.id,), answer="", entries=entries
         )
         outbounds: tuple[OutboundMessage, ...] = ()
+        if inbound.answer.kind is AnswerKind.REPORT:
+            await self._report_failure(inbound, settlement, error)
+            return
         if inbound.answer.kind in (AnswerKind.REPLY, AnswerKind.REPLY_UNLESS_SILENT):
             # Not the id of an answer: the owner may have it tried again, and then there is one.
             kind = f"failed-{self.clock().timestamp():.0f}"
@@ -391,6 +514,17 @@ class Dispatcher:
             lambda: self.bus.settle(settlement, outbounds, state=state, error=str(error)),
         )
         self.tell(inbound.id, Outcome(error=error))
+
+    async def _report_failure(
+        self, task: InboundMessage, settlement: Settlement, error: BaseException
+    ) -> None:
+        """Close a subagent's task that has failed; the session that sent it is told."""
+        posts = (report(task, settlement, failure=f"failed: {one_line(str(error))}"),)
+        await self.insist(
+            task,
+            lambda: self.bus.settle(settlement, posts=posts, state="interrupted", error=str(error)),
+        )
+        self.tell(task.id, Outcome())
 
     async def insist(self, inbound: InboundMessage, write: Callable[[], Awaitable[object]]) -> None:
         """Repeat a write until the disk takes it: what it notes has happened already.
@@ -408,21 +542,38 @@ class Dispatcher:
 
     def tell(self, inbound_id: str, outcome: Outcome) -> None:
         """Hand the outcome to the client that waits for this inbound, if there is one."""
-        watcher = self._watchers.get(inbound_id)
-        if watcher is not None and not watcher[1].done():
-            watcher[1].set_result(outcome)
+        watch = self._watch_of(inbound_id)
+        if watch is not None:
+            watch.closed(inbound_id, outcome)
+            if outcome.answer and watch.open:
+                watch.emit(Notice(WAITING.format(len(watch.open))))
 
     def emit_for(self, inbound: InboundMessage) -> Emit:
         """Where the progress of a turn goes: its waiting client, else its channel."""
-        watcher = self._watchers.get(inbound.id)
-        if watcher is not None:
-            return watcher[0]
-        progress = self.progress(inbound.channel)
+        watch = self._watch_of(inbound.id)
+        if watch is not None and inbound.profile != SUBAGENT:
+            if watch.outcome.answer:
+                watch.emit(TextDelta("\n\n"))
+            return watch.emit
+        progress = self.shown_by(inbound)
         return ignore if progress is None else progress.began(inbound)
+
+    def shown_by(self, inbound: InboundMessage) -> Progress | None:
+        """Who shows, or follows, the turn of an inbound that no client waits for."""
+        if inbound.profile == SUBAGENT:
+            return self._subagents
+        return None if self.is_watched(inbound.id) else self.progress(inbound.channel)
 
     def is_watched(self, inbound_id: str) -> bool:
         """Whether a client waits for this inbound."""
-        return inbound_id in self._watchers
+        return self._watch_of(inbound_id) is not None
+
+    def _watch_of(self, inbound_id: str) -> _Watch | None:
+        """The wait that an inbound, or a subagent's task or report, is part of."""
+        found = self._watches.get(inbound_id)
+        if found is not None:
+            return found
+        return next((w for w in self._watches.values() if inbound_id in w.open), None)
 
 
 class _Actor:
@@ -445,6 +596,7 @@ class _Actor:
         if (
             running is not None
             and self._dispatcher.queue is QueueMode.INTERRUPT
+            and pending.message.origin is Origin.USER
             and _may_steer(pending.message, running.inbound)
         ):
             running.stopped = True
@@ -475,6 +627,8 @@ class _Actor:
             finally:
                 self.busy = False
             self._dispatcher.handled()
+            if not self.mailbox:
+                self._dispatcher.care.idle(self.key)
 
     async def _work(self, pending: Pending) -> None:
         """Handle an inbound to its end, or put it back for later; raises StoreError alone."""
@@ -505,12 +659,12 @@ class _Actor:
     async def _handle(self, pending: Pending) -> None:
         dispatcher = self._dispatcher
         inbound = pending.message
-        if dispatcher.commands.find(inbound.content) is not None:
+        if dispatcher.command_in(inbound) is not None:
             await dispatcher.run_command(inbound)
             return
-        async with dispatcher.slots.hold(inbound.origin):
+        async with dispatcher.slots.hold(inbound):
             attempts = await dispatcher.bus.claim(inbound.id, again=self._store_faults > 0)
-            if attempts is None:
+            if attempts is None or dispatcher.is_stopped(inbound):
                 return  # a turn that was cut off had taken it in, and has settled it since
             if attempts > MAX_ATTEMPTS:
                 await dispatcher.park(inbound, MAX_ATTEMPTS, RuntimeError("it failed too often"))
@@ -521,6 +675,7 @@ class _Actor:
         dispatcher = self._dispatcher
         inbound = pending.message
         emit = dispatcher.emit_for(inbound)
+        await dispatcher.care.turn_begins()
         task = asyncio.create_task(
             dispatcher.turns.run_turn(inbound, drain=self._drain, emit=emit),
             name=f"turn {inbound.id}",
@@ -535,10 +690,18 @@ class _Actor:
             raise
         finally:
             self.running = None
-            progress = dispatcher.progress(inbound.channel)
-            if progress is not None and not dispatcher.is_watched(inbound.id):
+            if (progress := dispatcher.shown_by(inbound)) is not None:
                 progress.ended(inbound)
-        if task.cancelled() and running.stopped:
+        try:
+            await self._close(pending, running)
+        finally:
+            running.over.set()
+
+    async def _close(self, pending: Pending, running: _Running) -> None:
+        """Settle an inbound by how its turn ended, or put it back for later."""
+        dispatcher = self._dispatcher
+        inbound, task = running.inbound, running.task
+        if dispatcher.is_stopped(inbound) or (task.cancelled() and running.stopped):
             await dispatcher.insist(inbound, lambda: self._settle_stopped(running))
             return
         error = RuntimeError("it was cancelled") if task.cancelled() else task.exception()
@@ -597,6 +760,8 @@ class _Actor:
             AnswerKind.REPLY_UNLESS_SILENT,
             AnswerKind.REPORT,
         )
+        if inbound.answer.kind is AnswerKind.REPORT and pending.attempts >= MAX_ATTEMPTS:
+            waits = False  # whoever sent the subagent may have another model, and decides
         if not waits or dispatcher.is_watched(inbound.id):
             await dispatcher.fail(inbound, MODEL_SAYS_NO.format(reason=error), error)
             return
@@ -638,11 +803,12 @@ class _Actor:
 def _may_steer(message: InboundMessage, running: InboundMessage) -> bool:
     if message.origin in (Origin.CRON, Origin.HEARTBEAT):
         return False  # each run is answered by itself
+    is_report = message.errand is not None
     return (
         message.principal == running.principal
         and message.profile == running.profile
-        and message.answer == running.answer
-        and message.answer.kind is not AnswerKind.TERMINAL
+        and message.answer == replace(running.answer, note=message.answer.note)
+        and (not message.is_terminals or (is_report and message.asked_by == running.asked_by))
         and (message.channel, message.chat_id, message.thread_id)
         == (running.channel, running.chat_id, running.thread_id)
     )

@@ -7,7 +7,8 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from loguru import logger
 
@@ -17,11 +18,14 @@ from nanobot.channels import socket_protocol as protocol
 from nanobot.core.errors import ConfigError, ProviderError
 from nanobot.core.events import Emit, Event
 from nanobot.core.identity import Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, new_id
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Media, new_id
 from nanobot.store.home import Home
 from nanobot.store.sockets import short_name
 
-Ask = Callable[[InboundMessage, Emit], Awaitable[Outcome]]
+Ask: TypeAlias = Callable[[InboundMessage, Emit], Awaitable[Outcome]]
+RequestHandler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Answers one kind of request; both sides are JSON objects."""
+
 _END = b""
 
 HELLO_S = 10.0
@@ -41,15 +45,14 @@ class ConsoleServer:
         holder: str,
         ask: Ask,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
-        letters: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
-        context: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]],
+        answers: Mapping[str, RequestHandler],
     ) -> None:
+        """``answers`` are the requests beside asking and status, by their name."""
         self._home = home
         self._holder = holder
         self._ask = ask
         self._status = status
-        self._letters = letters
-        self._context = context
+        self._answers = answers
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
@@ -113,10 +116,9 @@ class ConsoleServer:
                     await self._answer(protocol.question_of(content), reader, writer)
                 case "status":
                     writer.write(protocol.line("status", await self._status()))
-                case "letters":
-                    writer.write(protocol.line("letters", await self._letters(content)))
-                case "context":
-                    writer.write(protocol.line("context", await self._context(content)))
+                case _ if name in self._answers:
+                    answer = await _saying_alive(self._answers[name](content), writer)
+                    writer.write(protocol.line(name, answer))
                 case _:
                     pass  # a stop that came after its turn had ended
             await writer.drain()
@@ -178,6 +180,18 @@ class ConsoleServer:
         writer.write(protocol.reply_line(reply_of(outcome)))
 
 
+async def _saying_alive(
+    answer: Awaitable[Mapping[str, Any]], writer: asyncio.StreamWriter
+) -> Mapping[str, Any]:
+    """What may take minutes, with the client told that somebody works on it."""
+    living = asyncio.ensure_future(_say_alive(writer))
+    try:
+        return await answer
+    finally:
+        living.cancel()
+        await asyncio.wait({living})
+
+
 async def _say_alive(writer: asyncio.StreamWriter) -> None:
     """Tell a waiting client apart from a process that is frozen; a client skips these lines."""
     while True:
@@ -188,12 +202,13 @@ async def _say_alive(writer: asyncio.StreamWriter) -> None:
 
 def inbound_of(question: protocol.Question) -> InboundMessage:
     """What the owner types at a terminal, as an inbound that is answered there."""
-    key = question.session if ":" in question.session else f"cli:{question.session}"
+    key = question.session_key
     return InboundMessage(
         "cli",
         "owner",
         key.partition(":")[2] or "direct",
         question.text,
+        tuple(Media("image", path, Path(path).name) for path in question.pictures),
         id=new_id("cli"),
         role=Role.OWNER,
         answer=AnswerRule(AnswerKind.TERMINAL),

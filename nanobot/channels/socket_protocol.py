@@ -2,9 +2,9 @@
 
 Each line is one JSON object with one key that names it. The client opens with ``hello``, the
 server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop``, ``status``,
-``letters`` or ``context``; the server sends any number of ``event`` and at last ``outcome``, or a
-line of the request's own name. While the client waits for an outcome it is sent ``alive`` every
-few seconds.
+or a request (``letters``, ``context``, ``desk``); the server sends any number of ``event`` and at
+last ``outcome``, or an answer of the same name. While the client waits for one it is sent
+``alive`` every few seconds.
 """
 
 from __future__ import annotations
@@ -36,13 +36,20 @@ _NAMES = {kind: name for name, kind in _EVENTS.items()}
 class Question:
     """What a client asks: the text, the session's key, the model if not the usual one.
 
-    ``attended``: somebody sits at the client's terminal.
+    ``attended``: somebody sits at the client's terminal. ``pictures`` are files among the
+    session's media, which both sides can read.
     """
 
     text: str
     session: str
     model: str | None = None
     attended: bool = False
+    pictures: tuple[str, ...] = ()
+
+    @property
+    def session_key(self) -> str:
+        """The session's whole key; without a channel it is one of the terminal."""
+        return self.session if ":" in self.session else f"cli:{self.session}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +115,10 @@ def reply_of(content: Any) -> Reply:
 def question_of(content: Any) -> Question:
     """The question in the content of an ``ask`` line; raises ValueError."""
     try:
-        question = Question(**content)
-    except TypeError as error:
+        question = Question(**{**content, "pictures": tuple(content["pictures"])})
+    except (KeyError, TypeError) as error:
         raise ValueError(f"no question: {error}") from error
-    texts = (question.text, question.session)
+    texts = (question.text, question.session, *question.pictures)
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError("no question: text and session are strings")
+        raise ValueError("no question: text, session and pictures are strings")
     return question

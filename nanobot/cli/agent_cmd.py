@@ -24,6 +24,9 @@ def agent(
         DEFAULT_SESSION, "--session", "-s", metavar="KEY", help="The conversation to continue."
     ),
     model: str = typer.Option(None, "--model", metavar="NAME", help="Use this model."),
+    image: list[str] = typer.Option(
+        [], "--image", metavar="PATH", help="Show a picture with -m; repeatable."
+    ),
     as_json: bool = typer.Option(
         False, "--json", help="Print the answer, the tools used and the usage as JSON."
     ),
@@ -36,6 +39,8 @@ def agent(
     cli: CliContext = context.obj
     text = _question(message)
     if text is None:
+        if image:
+            raise typer.BadParameter("--image goes with a question; write one after -m")
         from nanobot.cli.repl import converse
 
         raise typer.Exit(converse(cli, session=session, model=model, markdown=markdown, logs=logs))
@@ -46,6 +51,10 @@ def agent(
 
     attended = sys.stdin.isatty() or sys.stderr.isatty()
     question = Question(text, session, model, attended)
+    if image:
+        from nanobot.cli.pictures import with_pictures
+
+        question = with_pictures(question, image, cli.home)
     raise typer.Exit(ask_once(cli, question, as_json=as_json, markdown=markdown, logs=logs))
 
 

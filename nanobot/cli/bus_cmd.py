@@ -89,7 +89,7 @@ def _ask(cli: CliContext, request: dict[str, Any]) -> dict[str, Any]:
     talk = SocketTalk.connect(cli.home)
     if talk is not None:
         with talk:
-            return talk.letters(request)
+            return talk.request("letters", request)
     with HomeLock(cli.home, "bus command") as lock:
         if not lock.acquire():
             raise GatewayError(f"{cli.home.root} is in use by {lock.holder()}; try again after it")

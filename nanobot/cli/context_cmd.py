@@ -31,7 +31,7 @@ def _asked(cli: CliContext, session: str) -> dict[str, Any]:
     talk = SocketTalk.connect(cli.home)
     if talk is not None:
         with talk:
-            return talk.context(session)
+            return talk.request("context", {"session": session})
     from nanobot.cli.setup import load, set_up_logs
     from nanobot.core.errors import GatewayError
     from nanobot.store.lock import HomeLock

@@ -96,11 +96,11 @@ class LocalTalk:
                 holder="REPL",
                 ask=app.dispatcher.ask,
                 status=app.status,
-                letters=app.letters,
-                context=app.context_of,
+                answers=app.answers(),
             )
             if self._serves_socket:
                 await server.start()
+                await app.consolidator.start()
             self._started.set_result(app)
             await self._leave.wait()
             await server.close()

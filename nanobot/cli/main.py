@@ -22,9 +22,12 @@ from nanobot.cli.exits import (
     EXIT_USAGE,
 )
 from nanobot.cli.gateway_cmd import gateway
+from nanobot.cli.memory_cmd import memory_app
 from nanobot.cli.onboard_cmd import onboard
+from nanobot.cli.sessions_cmd import sessions_app
 from nanobot.cli.skills_cmd import skills_app
 from nanobot.cli.status_cmd import status
+from nanobot.cli.usage_cmd import usage
 from nanobot.core.errors import ConfigError, GatewayError, NanobotError, ProviderError
 from nanobot.store.home import Home
 
@@ -41,10 +44,13 @@ app.command()(onboard)
 app.command()(agent)
 app.command()(gateway)
 app.command()(status)
+app.command()(usage)
 app.add_typer(bus_app, name="bus")
 app.add_typer(channels_app, name="channels")
 app.add_typer(config_app, name="config")
 app.add_typer(cron_app, name="cron")
+app.add_typer(memory_app, name="memory")
+app.add_typer(sessions_app, name="sessions")
 app.add_typer(skills_app, name="skills")
 
 

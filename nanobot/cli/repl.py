@@ -249,13 +249,17 @@ def _second_interrupt_leaves() -> Iterator[None]:
     def interrupted(number: int, frame: FrameType | None) -> None:
         nonlocal interrupts
         interrupts += 1
-        raise _Leave if interrupts > 1 else KeyboardInterrupt
+        if interrupts == 1:
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a third must not kill who is leaving
+        raise _Leave
 
     former = signal.signal(signal.SIGINT, interrupted)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, former)
+        if interrupts < 2:
+            signal.signal(signal.SIGINT, former)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanobot.cli.context import CliContext
+from nanobot.cli.show import printable
 from nanobot.core.errors import NanobotError
-from nanobot.core.text import printable
 
 if TYPE_CHECKING:
     from nanobot.agent.skills import SkillsSnapshot, Standing

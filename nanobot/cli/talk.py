@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -72,15 +73,7 @@ class SocketTalk:
 
     def ask(self, question: Question, show: Callable[[Event], None]) -> Reply:
         """Ask and wait; see ``Talk.ask``."""
-        self._send(
-            "ask",
-            {
-                "text": question.text,
-                "session": question.session,
-                "model": question.model,
-                "attended": question.attended,
-            },
-        )
+        self._send("ask", asdict(question))
         try:
             return self._outcome(show)
         except KeyboardInterrupt:
@@ -96,21 +89,15 @@ class SocketTalk:
             raise GatewayError(f"the {self.holder} answered {name} instead of its status")
         return content
 
-    def letters(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the holder of the home answers to a request about dead letters."""
-        self._send("letters", request)
-        name, content = self._receive()
-        if name != "letters" or not isinstance(content, dict):
-            raise GatewayError(f"the {self.holder} answered {name} instead of its letters")
-        return content
-
-    def context(self, session: str) -> dict[str, Any]:
-        """Where the tokens of a session go, as the holder of the home has it."""
-        self._send("context", {"session": session})
-        name, content = self._receive()
-        if name != "context" or not isinstance(content, dict):
-            raise GatewayError(f"the {self.holder} answered {name} instead of the context")
-        return content
+    def request(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
+        """What the holder of the home answers to a request of this name."""
+        self._send(name, content)
+        said = "alive"
+        while said == "alive":
+            said, answer = self._receive()
+        if said != name or not isinstance(answer, dict):
+            raise GatewayError(f"the {self.holder} answered {said} instead of {name}")
+        return answer
 
     def close(self) -> None:
         """Hang up; twice is once."""

@@ -59,6 +59,7 @@ class TurnPage:
         self._dim, self._normal = ("\x1b[2m", "\x1b[0m") if styled else ("", "")
         self._settled: list[_Piece] = []
         self._above: _Kind | None = None
+        self._settled_text = ""
         self._final_text = ""
         self._tail = ""
         self._call_begins = 0
@@ -98,7 +99,7 @@ class TurnPage:
             self.say("Stopped." if stopped else f"nanobot: {printable(reply.answer)}")
             return
         whole = printable(reply.answer).strip()
-        if whole and whole != self._text.strip():
+        if whole and not _ends_with(self._settled_text + self._text, whole):
             if whole.startswith(self._final_text):
                 self._tail = whole.removeprefix(self._final_text)
             else:
@@ -174,6 +175,7 @@ class TurnPage:
         if text:
             blocks = self._lines.blocks(text)
             self._settled.extend(_Piece(_Kind.TEXT, block) for block in blocks)
+        self._settled_text += f"{self._text} "
         self._final_text = self._tail = ""
         self._call_begins = 0
 
@@ -216,6 +218,12 @@ class TurnPage:
 def _first_is_final(blocks: Sequence[str]) -> bool:
     """Whether nothing that follows can change the first block: the next has a whole line."""
     return len(blocks) > 2 or (len(blocks) == 2 and "\n" in blocks[1])
+
+
+def _ends_with(text: str, end: str) -> bool:
+    """Whether the last words of a text are those of another: of an answer in several parts, too."""
+    words = end.split()
+    return text.split()[-len(words) :] == words
 
 
 def _rows(blocks: Sequence[Sequence[str]], gap: int) -> int:

@@ -263,9 +263,6 @@ class AgentDefaults(Section):
     max_concurrent_turns: Whole = Field(
         default=64, ge=1, description="Turns that run at the same time, over all chats."
     )
-    max_concurrent_subagents: Whole = Field(
-        default=4, ge=1, description="Subagents that run at the same time; others wait."
-    )
     model_timeout_s: Whole = Field(
         default=600, ge=1, description="Wall-clock limit of one model call, in seconds."
     )
@@ -279,10 +276,40 @@ class AgentDefaults(Section):
     )
 
 
+class SubagentsConfig(Section):
+    """How subagents work: helpers that the assistant gives a task of its own."""
+
+    max_concurrent: Whole = Field(
+        default=4, ge=1, description="Subagents that run at the same time; others wait."
+    )
+    max_iterations: Whole = Field(
+        default=15, ge=1, description="Model calls of a subagent before it must sum up."
+    )
+    timeout_s: Whole = Field(
+        default=1800, ge=1, description="Wall-clock limit of a subagent's work, in seconds."
+    )
+    model: OptionalText = Field(
+        default=None, description="Model of subagents. Unset: that of the session they work for."
+    )
+
+
+class MemoryConfig(Section):
+    """How conversations become memory."""
+
+    model: str | None = Field(
+        default=None, description="Model that digests conversations. Unset: the session's own."
+    )
+    timeout_s: Whole = Field(
+        default=180, ge=1, description="Wall-clock limit of one digest, in seconds."
+    )
+
+
 class AgentsConfig(Section):
     """The assistant."""
 
     defaults: AgentDefaults = Field(default_factory=AgentDefaults)
+    subagents: SubagentsConfig = Field(default_factory=SubagentsConfig)
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)
 
 
 # ----------------------------------------------------------------------------------- providers

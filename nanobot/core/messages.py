@@ -47,17 +47,34 @@ class AnswerRule:
 
     ``reply`` goes to ``channel``/``chat_id``/``thread_id`` (the inbound's own when empty);
     ``reply_unless_silent`` the same, unless the answer is only the heartbeat's token; ``report``
-    posts it as an inbound of ``session``; ``terminal`` hands it to the waiting client, and an
-    inbound whose client is gone is closed as interrupted; ``nothing`` only records it. ``note``
-    stands before what is replied.
+    posts it to the session that sent the subagent; ``terminal`` hands it to the waiting client,
+    and an inbound whose client is gone is closed as interrupted; ``nothing`` only records it.
+    ``note`` stands before what is replied.
     """
 
     kind: AnswerKind = AnswerKind.REPLY
     channel: str = ""
     chat_id: str = ""
     thread_id: str | None = None
-    session: str = ""
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What a subagent's task, and the report on it, know of the turn that sent the subagent.
+
+    ``inbound_id`` is what somebody, or a service, had asked for by it; ``session``, ``profile``,
+    ``answer`` and ``model`` are that turn's. ``generation`` is 1 for a subagent sent in a turn
+    that no report began, and one more for each report between.
+    """
+
+    label: str
+    inbound_id: str
+    session: str
+    profile: str
+    answer: AnswerRule
+    model: str | None = None
+    generation: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +84,8 @@ class InboundMessage:
     ``sender_id`` is the platform's stable id alone; ``sent_at`` is aware. ``session`` names the
     session where it is not ``channel:chat_id[:thread_id]`` (cron, subagents, ``agent -s``).
     ``profile`` names how the turn runs; ``model`` overrides the session's model for this turn.
-    ``attended``: somebody sits at the terminal that asks and can see warnings.
+    ``attended``: somebody sits at the terminal that asks and can see warnings. ``errand`` stands
+    on a subagent's task and on the report about it.
     """
 
     channel: str
@@ -90,14 +108,40 @@ class InboundMessage:
     session: str | None = field(default=None, kw_only=True)
     model: str | None = field(default=None, kw_only=True)
     attended: bool = field(default=False, kw_only=True)
+    errand: Errand | None = field(default=None, kw_only=True)
 
     @property
     def session_key(self) -> str:
         return self.session or session_key(self.channel, self.chat_id, self.thread_id)
 
     @property
+    def account(self) -> str:
+        """The session that the turn's cost is counted to."""
+        return self.errand.session if self.errand else self.session_key
+
+    @property
+    def asked_by(self) -> str:
+        """The id of the inbound that it is part of the answer to: mostly its own."""
+        return self.errand.inbound_id if self.errand else self.id
+
+    @property
+    def is_terminals(self) -> bool:
+        """Whether it is of no use once the terminal that asked is gone."""
+        rule = self.errand.answer if self.errand else self.answer
+        return rule.kind is AnswerKind.TERMINAL
+
+    @property
     def principal(self) -> Principal:
         return Principal(self.role, self.channel, self.sender_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenErrand:
+    """A subagent's task that has waited or been worked on since ``since``."""
+
+    task: InboundMessage
+    errand: Errand
+    since: datetime
 
 
 @dataclass(frozen=True, slots=True)

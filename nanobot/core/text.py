@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 
+UNTRUSTED_MARK = "(from untrusted content)"
+"""What lines of MEMORY.md and paragraphs of HISTORY.md end in that were learnt from outside."""
+
 
 def one_line(text: str, limit: int = 200) -> str:
     """``text`` on one line of at most ``limit`` characters, cut with an ellipsis."""
@@ -14,17 +17,6 @@ def one_line(text: str, limit: int = 200) -> str:
 def shortened(text: str, limit: int) -> str:
     """``text`` of at most ``limit`` characters (of one at least), cut with an ellipsis."""
     return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
-
-
-def printable(text: str) -> str:
-    """``text`` with whatever a terminal would obey or hide written out, such as ``\\x1b``.
-
-    For words of strangers on a terminal; line feeds and tabs stay.
-    """
-    return "".join(
-        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
-        for one in text
-    )
 
 
 def head_and_tail(text: str, limit: int, note: str) -> str:

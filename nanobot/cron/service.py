@@ -26,7 +26,7 @@ from nanobot.store import job_runs
 from nanobot.store.database import Database
 from nanobot.store.job_runs import JobState
 
-LOOK_S = 0.5
+LOOK_S = 0.4
 """Seconds between two looks at whether the file was changed: one stat."""
 LATE = timedelta(minutes=2)
 """A run later than this says so."""
@@ -248,9 +248,7 @@ def _messages(
             session=f"cron:{job.id}",
         )
         return (), (reminder,)
-    answer = AnswerRule(
-        place.kind, place.channel, place.chat_id, place.thread_id, place.session, note
-    )
+    answer = AnswerRule(place.kind, place.channel, place.chat_id, place.thread_id, note)
     task = InboundMessage(
         place.channel or "cron",
         "cron",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -34,14 +35,29 @@ def identity(
     )
 
 
+def subagent_identity(*, system: str, python: str, workspace: Path) -> str:
+    """Who a subagent is, where it runs and how it works."""
+    return _render("subagent_identity", system=system, python=python, workspace=workspace)
+
+
 def skills(summary: str) -> str:
     """The ``# Skills`` section round the XML summary."""
     return _render("skills", summary=summary)
 
 
 def profile(name: str) -> str:
-    """What is different in a turn that no person began: ``job``, ``heartbeat``, ``subagent``."""
+    """What is different in a turn that no person began: ``job``, ``heartbeat``."""
     return _render(f"profile_{name}")
+
+
+def subagent_report(*, label: str, ending: str, text: str) -> str:
+    """A subagent's result as the turn that sent it reads it; ``ending`` says how it came about."""
+    return _render("subagent_report", label=_attribute(label), ending=ending, text=text.strip())
+
+
+def subagents_stopped(labels: Sequence[str]) -> str:
+    """Tells a session that its subagents were stopped."""
+    return _note("subagents_stopped", ", ".join(f"“{_attribute(label)}”" for label in labels))
 
 
 def heartbeat_task(text: str, path: Path) -> str:
@@ -120,6 +136,21 @@ def reflect() -> str:
 def compacted() -> str:
     """Stands for the earlier part of a conversation that is left out."""
     return _note("compacted")
+
+
+def consolidation(*, memory: str, edits: bool, guest: bool, tainted: bool) -> str:
+    """How to digest a conversation; ``memory`` is MEMORY.md, shown when it may be edited."""
+    return _render("consolidation", memory=memory, edits=edits, guest=guest, tainted=tainted)
+
+
+def conversation(session: str, text: str, mark: str) -> str:
+    """The part of a conversation to digest, between marks it cannot guess."""
+    return _note("conversation", session, text, mark)
+
+
+def digested(paragraphs: str) -> str:
+    """Stands for the part of a conversation that was digested; ``paragraphs`` sum it up."""
+    return _note("digested", "memory/HISTORY.md", paragraphs)
 
 
 def cut_file(shown: int, total: int, path: Path) -> str:

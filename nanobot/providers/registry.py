@@ -34,6 +34,11 @@ class ProviderSpec:
     native_base: str = ""
     bare_names: bool = False
 
+    @property
+    def needs_nothing(self) -> bool:
+        """Whether it can be asked without any configuration, as Ollama on this machine can."""
+        return self.keyless and bool(self.base)
+
 
 SPECS: tuple[ProviderSpec, ...] = (
     ProviderSpec(
@@ -156,13 +161,14 @@ def choose(
 ) -> Choice:
     """The provider of ``model``.
 
-    An ``explicit`` one, else the one the name's prefix says, else by keyword among those with
-    credentials, else the first one with credentials (gateways stand first). Raises AuthFailed
-    with what to type when there is none.
+    An ``explicit`` one, else the one the name's prefix says (if it can be asked), else by keyword
+    among those with credentials, else the first one with credentials (gateways stand first).
+    Raises AuthFailed with what to type when there is none.
     """
     if explicit != "auto":
         return _choice(BY_NAME[explicit], model, providers, environ, "agents.defaults.provider")
-    if (named := named_by_prefix(model, providers, environ)) is not None:
+    named = BY_NAME.get(_prefix(model))
+    if named is not None and (named.needs_nothing or _is_configured(named, providers, environ)):
         return _choice(named, model, providers, environ, f"the model's prefix {named.name}/")
     ready = [spec for spec in SPECS if _is_configured(spec, providers, environ)]
     lowered = model.lower()
@@ -172,7 +178,7 @@ def choose(
                 return _choice(spec, model, providers, environ, f"“{keyword}” in the model's name")
     if ready:
         return _choice(ready[0], model, providers, environ, "the first provider configured")
-    likely = BY_NAME.get(_prefix(model)) or next(
+    likely = named or next(
         (s for s in SPECS for keyword in s.keywords if mentions(lowered, keyword)),
         BY_NAME["openrouter"],
     )
@@ -185,15 +191,9 @@ def choose(
 def named_by_prefix(
     model: str, providers: ProvidersConfig, environ: Mapping[str, str]
 ) -> ProviderSpec | None:
-    """The provider that the prefix of a model's name says, if it can be asked.
-
-    One that needs no key and has an address of its own (Ollama) needs no configuration.
-    """
+    """The provider that the prefix of a model's name says, if it is set up."""
     named = BY_NAME.get(_prefix(model))
-    if named is None:
-        return None
-    can_be_asked = (named.keyless and named.base) or _is_configured(named, providers, environ)
-    return named if can_be_asked else None
+    return named if named is not None and _is_configured(named, providers, environ) else None
 
 
 def configured(providers: ProvidersConfig, environ: Mapping[str, str]) -> Iterable[str]:

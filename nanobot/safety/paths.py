@@ -28,9 +28,9 @@ WriteNoted: TypeAlias = Callable[[ToolContext, Path], None]
 """Told of each real path before a file tool of a turn writes it."""
 
 _PRIVATE = (
-    *("config.json*", "pairing.json*", "state.db*", "audit.jsonl*"),
+    *("config.json*", "pairing.json*", "state.db*", "recall.*", "audit.jsonl*"),
     *("skills-off.json*", "skills.lock.json*"),
-    *("cron", "run", "logs", "cache", "media", "spill", "plugins"),
+    *("cron", "run", "logs", "cache", "media", "spill", "plugins", "memory-versions"),
 )
 # Reading /proc/self/environ would give away the daemon's keys, and devices may block or act.
 _NOT_FILES = (Path("/proc"), Path("/dev"))

@@ -61,8 +61,9 @@ class Draft:
     ``inbound_id`` names the message whose turn wrote it, ``principal`` on whose authority.
     ``ok`` tells of a tool entry whether the call succeeded; ``model``, ``provider`` and ``usage``
     belong to assistant entries; ``keeps_from`` to compacted ones. ``delivered`` is what a tool
-    call has said to the turn's own chat. ``replaced`` belongs to ``gave_way``; on a tool entry that
-    was read back, ``gave_way`` says that its message is such a note.
+    call has said to the turn's own chat. ``account`` is the session that ``usage`` is counted to,
+    "" for the log's own; it is not stored. ``replaced`` belongs to ``gave_way``; on a tool entry
+    that was read back, ``gave_way`` says that its message is such a note.
     """
 
     kind: EntryKind
@@ -76,6 +77,7 @@ class Draft:
     provider: str = ""
     usage: Usage | None = None
     keeps_from: int | None = None
+    account: str = ""
     replaced: tuple[Replaced, ...] = ()
     gave_way: bool = False
 

@@ -170,11 +170,19 @@ def append_in(
         entries.append(entry)
         if draft.keeps_from is not None:
             connection.execute(
-                "UPDATE session SET live_from = ? WHERE key = ?", (draft.keeps_from, key)
+                "UPDATE session SET live_from = max(live_from, ?) WHERE key = ?",
+                (draft.keeps_from, key),
             )
         if draft.usage is not None:
-            record_in(connection, key, [ModelCall(draft.model, draft.provider, draft.usage)], now)
+            call = ModelCall(draft.model, draft.provider, draft.usage)
+            record_in(connection, draft.account or key, [call], now)
     return tuple(entries)
+
+
+def session_settings(connection: sqlite3.Connection, key: str) -> SessionSettings:
+    """The settings of a session; those of an unknown one are all unset."""
+    row = connection.execute("SELECT settings FROM session WHERE key = ?", (key,)).fetchone()
+    return SessionSettings() if row is None else _settings(row[0])
 
 
 def free_for_next(connection: sqlite3.Connection, key: str, kept: int) -> bool:
@@ -191,7 +199,9 @@ def free_for_next(connection: sqlite3.Connection, key: str, kept: int) -> bool:
         (key, EntryKind.USER.value, kept - 1),
     ).fetchone()
     if row is not None:
-        connection.execute("UPDATE session SET live_from = ? WHERE key = ?", (row[0], key))
+        connection.execute(
+            "UPDATE session SET live_from = max(live_from, ?) WHERE key = ?", (row[0], key)
+        )
     return True
 
 

@@ -63,29 +63,34 @@ class UsageLog:
 
     async def of_days(self, days: int, *, session: str | None = None) -> tuple[UsageLine, ...]:
         """What the last ``days`` days used, today included, of one session or of all."""
-        first = (self.today() - timedelta(days=days - 1)).isoformat()
-        return await self._read("day >= ?", (first,), session)
+        first = self.today() - timedelta(days=days - 1)
+        return await self._database.read(lambda connection: lines_in(connection, first, session))
 
     async def of_session(self, session: str) -> tuple[UsageLine, ...]:
         """What a session has used since it exists."""
-        return await self._read("TRUE", (), session)
+        return await self._database.read(lambda connection: lines_in(connection, None, session))
 
-    async def _read(
-        self, where: str, values: tuple[str, ...], session: str | None
-    ) -> tuple[UsageLine, ...]:
-        if session is not None:
-            where, values = f"{where} AND session = ?", (*values, session)
 
-        def read(connection: sqlite3.Connection) -> tuple[UsageLine, ...]:
-            rows = connection.execute(
-                "SELECT model, provider, sum(calls), sum(priced), sum(input), sum(output), "
-                f"sum(cached), sum(cost) FROM usage WHERE {where} "
-                "GROUP BY model, provider ORDER BY sum(input) + sum(output) DESC, model",
-                values,
-            )
-            return tuple(_line(*row) for row in rows)
+def lines_in(
+    connection: sqlite3.Connection, first: date | None, session: str | None
+) -> tuple[UsageLine, ...]:
+    """What was used since the day ``first`` (or ever), of one session or of all, by model."""
+    conditions, values = ["day >= ?"], [first.isoformat() if first else ""]
+    if session is not None:
+        conditions.append("session = ?")
+        values.append(session)
+    rows = connection.execute(
+        "SELECT model, provider, sum(calls), sum(priced), sum(input), sum(output), "
+        f"sum(cached), sum(cost) FROM usage WHERE {' AND '.join(conditions)} "
+        "GROUP BY model, provider ORDER BY sum(input) + sum(output) DESC, model",
+        values,
+    )
+    return tuple(_line(*row) for row in rows)
 
-        return await self._database.read(read)
+
+def added_up(lines: Sequence[UsageLine]) -> UsageLine:
+    """All of ``lines`` together, under no name."""
+    return sum(lines, UsageLine("", "", 0, 0, Usage()))
 
 
 def record_in(
@@ -125,15 +130,16 @@ def in_words(lines: Sequence[UsageLine]) -> str:
     """All of ``lines`` together, for a person: calls, tokens and, as far as known, the cost."""
     if not lines:
         return "nothing"
-    total = sum(lines[1:], lines[0])
+    total = added_up(lines)
     usage = total.usage
     cached = f" ({usage.cached_tokens:,} from the cache)" if usage.cached_tokens else ""
     calls = f"{total.calls:,} call{'' if total.calls == 1 else 's'}"
     tokens = f"{usage.input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out"
-    return f"{calls}, {tokens}, {_cost(total)}"
+    return f"{calls}, {tokens}, {cost_in_words(total)}"
 
 
-def _cost(total: UsageLine) -> str:
+def cost_in_words(total: UsageLine) -> str:
+    """What the calls cost, as far as prices are known."""
     if not total.priced:
         return "cost unknown"
     cost = total.usage.cost_usd or 0.0

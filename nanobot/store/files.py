@@ -6,9 +6,19 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+
+_WRITING = threading.RLock()
+
+
+@contextlib.contextmanager
+def alone_with_files() -> Iterator[None]:
+    """Hold off every other read-change-write of this process, so that none is lost."""
+    with _WRITING:
+        yield
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:

@@ -34,6 +34,10 @@ class Home:
         return self.root / "state.db"
 
     @property
+    def recall_index(self) -> Path:
+        return self.root / "recall.db"
+
+    @property
     def cron_jobs(self) -> Path:
         return self.root / "cron" / "jobs.json"
 
@@ -56,6 +60,10 @@ class Home:
     @property
     def spill(self) -> Path:
         return self.root / "spill"
+
+    @property
+    def memory_versions(self) -> Path:
+        return self.root / "memory-versions"
 
     @property
     def pairing_file(self) -> Path:
@@ -98,8 +106,12 @@ class Home:
         return self.media / file_name(session_key)
 
     def private(self, directory: Path) -> Path:
-        """Create ``directory`` (inside the home) with mode 0700 and return it."""
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Create ``directory`` (inside the home) and those above it with mode 0700; returns it."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = self.root
+        for part in directory.relative_to(self.root).parts:
+            place /= part
+            place.mkdir(mode=0o700, exist_ok=True)
         return directory
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -39,7 +40,24 @@ def salvage(damaged: Path, connection: sqlite3.Connection) -> int:
             pages = _by_rowid if has_rowid else _from_both_ends
             for rows in pages(source, table, columns):
                 saved += connection.executemany(insert, rows).rowcount
+    _go_on_counting(connection)
     return saved
+
+
+def _go_on_counting(connection: sqlite3.Connection) -> None:
+    """Give no number of a lost row to a new one: whoever has counted up to it would pass it over.
+
+    How far the damaged file had counted cannot be relied on; a count of seconds is ahead of it.
+    """
+    now = int(time.time())
+    for (table,) in connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'"
+    ).fetchall():
+        (last,) = connection.execute(f"SELECT coalesce(max(seq), 0) FROM {table}").fetchone()
+        connection.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+        connection.execute(
+            "INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, max(last, now))
+        )
 
 
 def _tables(connection: sqlite3.Connection) -> list[tuple[str, bool]]:

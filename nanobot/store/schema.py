@@ -121,4 +121,30 @@ MIGRATIONS: tuple[str, ...] = (
         factor      REAL NOT NULL
     ) WITHOUT ROWID;
     """,
+    # 5: how far each session is digested into HISTORY.md, and each batch of its paragraphs
+    """
+    CREATE TABLE digest (
+        session     TEXT PRIMARY KEY,
+        upto        INTEGER NOT NULL DEFAULT 0,
+        failures    INTEGER NOT NULL DEFAULT 0,
+        not_before  REAL,
+        error       TEXT,
+        at          REAL
+    ) WITHOUT ROWID;
+
+    CREATE TABLE digest_batch (
+        id          TEXT PRIMARY KEY,
+        session     TEXT NOT NULL,
+        last        INTEGER NOT NULL,
+        at          REAL NOT NULL,
+        place       INTEGER NOT NULL,
+        text        TEXT NOT NULL,
+        edits       TEXT NOT NULL,
+        keeps_from  INTEGER,
+        trust       TEXT NOT NULL,
+        is_written  INTEGER NOT NULL DEFAULT 0
+    ) WITHOUT ROWID;
+    CREATE INDEX digest_batch_session ON digest_batch (session, last);
+    CREATE INDEX digest_batch_open ON digest_batch (session) WHERE is_written = 0;
+    """,
 )

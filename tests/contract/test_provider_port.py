@@ -79,6 +79,10 @@ MAKE: Mapping[str, Callable[[str, LiteLLM], Model]] = {
         LiteLLMChat(name="fake", package=package, prefix="anthropic", base_url=url, api_key=KEY),
         "fake-model",
     ),
+    "litellm_openai": lambda url, package: Model(
+        LiteLLMChat(name="fake", package=package, prefix="hosted_vllm", base_url=url, api_key=KEY),
+        "fake-model",
+    ),
     "offline": lambda url, package: Model(OfflineModel(), "offline"),
 }
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image as Pillow
 
-from tests.e2e.conftest import Nanobot, model_config
+from tests.e2e.conftest import Nanobot, eventually, model_config
 from tests.fakes.model_replies import Reply
 from tests.fakes.model_server import ModelServer, Request
 from tests.fakes.pdf import pdf
@@ -93,6 +96,78 @@ def test_a_model_that_does_not_see_is_told_plainly(nanobot: Nanobot, model: Mode
             "Say so; do not guess what it shows.]"
         )
     )
+
+
+@contextmanager
+def running_gateway(nanobot: Nanobot) -> Iterator[None]:
+    gateway = nanobot.start("gateway")
+    try:
+        eventually(lambda: "running: gateway" in nanobot.run("status").stdout, "the gateway")
+        yield
+    finally:
+        gateway.terminate()
+        gateway.communicate(timeout=10)
+
+
+@pytest.mark.parametrize("place", ["alone", "beside a gateway"])
+def test_a_picture_on_the_command_line_is_shown_with_the_question(
+    nanobot: Nanobot, model: ModelServer, tmp_path: Path, place: str
+) -> None:
+    use(nanobot, model, vision=True)
+    model.default = Reply.text("Blue.")
+    path = tmp_path / "a photo.webp"
+    Pillow.new("RGB", (4000, 300), "blue").save(path)
+
+    with running_gateway(nanobot) if place == "beside a gateway" else nullcontext():
+        first = nanobot.run("agent", "-m", "What is it?", "--image", str(path))
+        path.unlink()
+        second = nanobot.run("agent", "-m", "And now?")
+
+    during, after = model.requests
+    (url,) = pictures(during)
+    shown = Pillow.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+    assert (first.stdout, first.stderr, second.stdout) == ("Blue.\n", "", "Blue.\n")
+    assert (shown.format, shown.size) == ("JPEG", (1568, 117))
+    assert during.last_user.endswith("What is it?")
+    assert pictures(after) == []
+    modes = [one.stat().st_mode & 0o777 for one in (nanobot.home, nanobot.home / "media")]
+    assert modes == [0o700, 0o700]
+
+
+def test_a_picture_for_a_model_that_does_not_see_is_said_to_who_asks(
+    nanobot: Nanobot, model: ModelServer
+) -> None:
+    use(nanobot, model, vision=False)
+    model.default = Reply.text("I cannot see it.")
+
+    done = nanobot.run(
+        "agent", "-m", "What is it?", "--image", str(nanobot.workspace / "photo.jpg")
+    )
+
+    (request,) = model.requests
+    assert (done.stdout, pictures(request)) == ("I cannot see it.\n", [])
+    assert "fake-model cannot see pictures" in done.stderr
+    assert "[Picture not delivered" in request.last_user
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("-m", "x", "--image", "nowhere.png"), "nowhere.png: No such file or directory."),
+        (("-m", "x", "--image", "/dev/null"), "/dev/null: It is not a PNG, JPEG, GIF or WebP"),
+        (("-m", "x", "--image", "/"), "/: Is a directory."),
+        (("-m", "x", "--image", "~nobody-here/a.png"), "~nobody-here/a.png: Could not determine"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_before_anything_is_asked(
+    nanobot: Nanobot, model: ModelServer, arguments: tuple[str, ...], error: str
+) -> None:
+    use(nanobot, model, vision=True)
+
+    done = nanobot.run("agent", *arguments)
+
+    assert (done.returncode, done.stdout, model.requests) == (2, "", [])
+    assert done.stderr.splitlines()[-1].startswith(f"nanobot: {error}")
 
 
 def test_a_pdf_is_read_as_text(nanobot: Nanobot, model: ModelServer) -> None:

@@ -97,6 +97,20 @@ def test_disable_and_enable_switch_a_skill(nanobot: Nanobot) -> None:
     assert nanobot.run("skills", "disable", "absent").returncode == 1
 
 
+def test_nothing_a_skill_says_is_obeyed_by_the_terminal(nanobot: Nanobot) -> None:
+    nanobot.run("skills", "list")
+    skills = nanobot.workspace / "skills"
+    (skills / "b\x1b[2Jad").mkdir(parents=True)
+    (skills / "b\x1b[2Jad" / "SKILL.md").write_text("Hi.", encoding="utf-8")
+    write_skill(skills, "loud", body="Red: \x1b[31m and \u202eback.")
+
+    listed = nanobot.run("skills", "list").stdout
+    shown = nanobot.run("skills", "show", "loud").stdout
+
+    assert "b\u241b[2Jad" in listed
+    assert "Red: \u241b[31m and back." in shown
+
+
 def test_check_finds_dead_references_and_missing_programs(nanobot: Nanobot) -> None:
     nanobot.configure({})
     write_skill(

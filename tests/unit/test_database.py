@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nanobot.core.errors import StoreError, StoreUnavailable
-from nanobot.store.database import Database
+from nanobot.store.database import EXIT_WRITER_DIED, Database
 from nanobot.store.schema import MIGRATIONS
 
 
@@ -128,6 +130,29 @@ async def test_the_death_of_the_writer_is_fatal(tmp_path: Path) -> None:
     assert died.is_set()
 
 
+def test_a_process_whose_writer_dies_leaves_with_a_status_of_its_own(tmp_path: Path) -> None:
+    """So that its supervisor starts it again; it must not go on deaf to its own writes."""
+    program = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from nanobot.store.database import Database\n"
+        "def dies(connection):\n"
+        "    raise SystemExit\n"
+        "asyncio.run(Database(Path(sys.argv[1])).write(dies))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "state.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == EXIT_WRITER_DIED
+    assert "the state database's writer died" in done.stderr
+
+
 async def test_a_closed_database_says_so(tmp_path: Path) -> None:
     database = Database(tmp_path / "state.db")
     database.close()
@@ -238,6 +263,32 @@ async def test_reads_after_a_rebuild_see_the_new_file(tmp_path: Path) -> None:
     assert (before, seen) == ([], ["new"])
     with contextlib.closing(sqlite3.connect(path)) as stored:
         assert _keys(stored) == ["new"]
+
+
+@pytest.mark.parametrize("rows", [400, 0], ids=["some rows saved", "nothing saved"])
+async def test_after_a_rebuild_no_number_is_given_out_again(tmp_path: Path, rows: int) -> None:
+    """Readers that go by the numbers would take a new row for one they have had."""
+    path = tmp_path / "state.db"
+    await asyncio.to_thread(_filled, path, 400)
+    if rows:
+        _damage(path, root_of="log")
+    else:
+        path.write_bytes(b"this is no database at all" * 100)
+    database = Database(path)
+    await database.read(_logged)
+
+    number = await database.write(
+        lambda connection: (
+            connection.execute(
+                "INSERT INTO log (session, kind, inbound_id, principal, trust, at, payload) "
+                "VALUES ('s', 'user', 'new', 'owner', 'trusted', 0, '{}')"
+            ).lastrowid
+        )
+    )
+
+    database.close()
+    assert database.quarantined is not None
+    assert (number or 0) > 400
 
 
 def test_a_rebuild_that_a_crash_cut_off_is_finished(tmp_path: Path) -> None:

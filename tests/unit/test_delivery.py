@@ -275,6 +275,23 @@ async def test_what_could_not_be_delivered_in_time_expires(bench: Bench) -> None
     assert await bench.ended("a") == {"a": "dead"}
 
 
+async def test_what_expired_while_nothing_ran_is_a_dead_letter_at_the_next_start(
+    bench: Bench,
+) -> None:
+    await bench.worker.close(0)
+    await bench.bus.queue(outbound("a"))
+    bench.wall += timedelta(hours=47)
+    await bench.bus.queue(outbound("b"))
+    bench.wall += timedelta(hours=2)
+
+    await bench.restart()
+    states = await bench.ended("a", "b")
+
+    (letter,) = await bench.bus.dead_letters()
+    assert (states, letter.id) == ({"a": "dead", "b": "sent"}, "a")
+    assert letter.error == "it could not be delivered in time"
+
+
 async def test_a_clock_that_jumps_ahead_buries_nothing(bench: Bench) -> None:
     bench.platform.gates["a"] = asyncio.Event()
     bench.platform.errors["a"] = [ChannelRetryLater("busy")]

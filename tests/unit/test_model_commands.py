@@ -36,6 +36,9 @@ class NoTurns:
     async def stop(self, session_key: str) -> bool:
         return False
 
+    async def stop_subagents(self, session_key: str) -> tuple[str, ...]:
+        return ()
+
     def running_since(self, session_key: str) -> datetime | None:
         return None
 

@@ -116,6 +116,11 @@ REFUSED_DESTINATIONS = [
     "http://１２７.０.０.１/",
     "http://127。0。0。1/",
     "http://①②⑦.⓪.⓪.①/",
+    "http://127｡0｡0｡1/",
+    "http://１２７。1/",
+    "http://127.0.0.1\u200b/",
+    "http://\u00ad127.0.0.1/",
+    "http://1\ufe0f27.0.0.1/",
     "http://[::1]/",
     "http://[0:0:0:0:0:0:0:1]/",
     "http://[0000::0001]:80/",
@@ -173,6 +178,8 @@ REFUSED_DESTINATIONS = [
     "http://[64:ff9b::127.0.0.1]/",
     "http://[64:ff9b::a9fe:a9fe]/",
     "http://[64:ff9b:1::10.0.0.1]/",
+    "http://[64:ff9b:1:ffff::10.0.0.1]/",
+    "http://[2001:20::1]/",
     "http://[2002:7f00:1::]/",
     "http://[2002:a00:1::1]/",
     "http://[2001:0:4136:e378:8000:63bf:80ff:fffe]/",
@@ -208,6 +215,8 @@ REFUSED_TEXTS = [
     "http://127.0.0.1@example.com/",
     "http://@example.com/",
     "http://example.com:80@127.0.0.1/",
+    "http://127.1.1.1:80:@127.2.2.2/",
+    "http://1.1.1.1 &@127.0.0.1#@2.2.2.2/",
     "http://example.com\\@127.0.0.1/",
     "http://example.com\\.127.0.0.1/",
     "http://127.0.0.1\\.example.com/",
@@ -229,6 +238,9 @@ REFUSED_TEXTS = [
     "http:/\t/127.0.0.1/",
     # numbers that are no addresses
     "http://256.256.256.256/",
+    "http://18446744071562067969/",
+    "http://0b1111111.0.0.1/",
+    "http://١٢٧.٠.٠.١/",
     "http://1.2.3.4.5/",
     "http://0x100000000/",
     "http://4294967296/",
@@ -309,6 +321,7 @@ async def test_a_text_that_readers_may_read_differently_is_refused_unasked(url: 
 
 def test_the_tables_hold_as_many_spellings_as_they_promise() -> None:
     assert len({*REFUSED_DESTINATIONS, *REFUSED_TEXTS}) >= 150
+    assert len({url for url, _, _ in ORDINARY}) >= 40
 
 
 @pytest.mark.parametrize(
@@ -327,6 +340,7 @@ def test_the_tables_hold_as_many_spellings_as_they_promise() -> None:
         "file:///etc/passwd",
         "gopher://127.0.0.1/",
         "http://[",
+        "http://127.0.0.2\\@site.example/",
     ],
 )
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

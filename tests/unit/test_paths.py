@@ -68,7 +68,7 @@ def test_what_cannot_be_a_path_is_refused(home: Home, text: str) -> None:
 @pytest.mark.parametrize(
     "inside",
     [
-        *("", "config.json", "config.json.bak-1", "pairing.json", "state.db", "state.db-wal"),
+        *("", "config.json", "config.json.bak-1", "pairing.json", "state.db", "recall.db"),
         *("audit.jsonl", "cron/jobs.json", "run/gateway.sock", "logs/nanobot.log", "cache/x"),
         *("spill/telegram%3A2/x.txt", "media/telegram%3A2/photo.jpg", "something-new"),
     ],
@@ -265,7 +265,7 @@ def test_a_workspace_that_is_the_home_keeps_what_is_private(home: Home) -> None:
     paths = paths_of(home, workspace=home.root)
 
     assert paths.resolve("notes.txt", Access.WRITE) == home.root / "notes.txt"
-    for text in ("config.json", "state.db-wal", "cron/jobs.json", "logs/x"):
+    for text in ("config.json", "state.db-wal", "recall.db", "cron/jobs.json", "logs/x"):
         with pytest.raises(ToolError, match="belongs to nanobot"):
             paths.resolve(text)
     assert set(paths.view().hidden) == {

@@ -46,11 +46,24 @@ def sections() -> dict[str, str]:
         "interrupted": render.interrupted(),
         "skipped": render.skipped(),
         "stopped": render.stopped(),
+        "subagents_stopped": render.subagents_stopped(["mail", 'fl"ights']),
         "continue_cut": render.continue_cut(),
         "ask_again": render.ask_again(),
         "limit_reached": render.limit_reached(20),
         "reflect": render.reflect(),
         "compacted": render.compacted(),
+        "digested": render.digested("[2026-03-01 12:00] Ann moved to Basel."),
+        "digested, not summed up": render.digested(""),
+        "conversation": render.conversation("cli:direct", "[2026-03-01 12:00] owner: hi", "1f"),
+        "consolidation": render.consolidation(
+            memory="## Preferences\n\n- Tea", edits=True, guest=False, tainted=False
+        ),
+        "consolidation, tainted": render.consolidation(
+            memory="", edits=True, guest=False, tainted=True
+        ),
+        "consolidation, guest": render.consolidation(
+            memory="", edits=False, guest=True, tainted=False
+        ),
         "cut_file": render.cut_file(10, 20, Path("/w/AGENTS.md")),
         "spilled": render.spilled(Path("/h/spill/1.txt")),
         "cut_files": render.cut_files(Path("/w/TOOLS.md")),
@@ -84,6 +97,12 @@ def sections() -> dict[str, str]:
         "under_way": render.under_way("Order the oak."),
         "profile, job": render.profile("job"),
         "profile, heartbeat": render.profile("heartbeat"),
+        "subagent, identity": render.subagent_identity(
+            system="Linux x86_64", python="3.12.1", workspace=workspace
+        ),
+        "subagent, report": render.subagent_report(
+            label="mail", ending="finished", text="Two letters.\n"
+        ),
         "heartbeat task": render.heartbeat_task("- [ ] mail\n", Path("/w/HEARTBEAT.md")),
     }
 

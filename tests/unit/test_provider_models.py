@@ -138,6 +138,7 @@ def test_where_none_can_be_asked_the_usual_models_error_counts() -> None:
         ("custom", "openai/gpt-oss", "custom"),
         ("custom", "groq/llama-3", "groq"),
         ("custom", "somebody/llama-3", "custom"),
+        ("custom", "ollama/llama-3", "custom"),
         ("openrouter", "groq/llama-3", "openrouter"),
     ],
 )

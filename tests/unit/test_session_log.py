@@ -125,7 +125,7 @@ async def test_settings_are_remembered(log: SessionLog) -> None:
 
 
 async def test_damaged_rows_are_left_out(log: SessionLog, tmp_path: Path) -> None:
-    await log.append("s", [said("1"), said("2"), said("3")])
+    await log.append("s", [said("1"), said("2"), said("3"), said("4")])
     with sqlite3.connect(tmp_path / "state.db") as raw:
         raw.execute("UPDATE log SET payload = '{' WHERE seq = 2")
         raw.execute("UPDATE log SET kind = 'riddle' WHERE seq = 3")
@@ -133,7 +133,7 @@ async def test_damaged_rows_are_left_out(log: SessionLog, tmp_path: Path) -> Non
 
     live = [entry.message for entry in (await log.live("s")).entries]
 
-    assert live == [UserMessage("1")]
+    assert live == [UserMessage("1"), UserMessage("4")]
 
 
 _json = st.recursive(

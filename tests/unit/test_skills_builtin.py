@@ -89,8 +89,17 @@ def test_the_heartbeat_template_holds_nothing_to_do() -> None:
 
 
 def test_texts_name_only_tools_that_exist() -> None:
-    known = {"read_file", "write_file", "edit_file", "list_dir", "find_files", "grep", "exec"}
-    later = {"web_search", "web_fetch", "message", "spawn", "cron", "recall", "process"}
+    known = {
+        "read_file",
+        "write_file",
+        "edit_file",
+        "list_dir",
+        "find_files",
+        "grep",
+        "exec",
+        "recall",
+    }
+    later = {"web_search", "web_fetch", "message", "spawn", "cron", "process"}
     texts = [template("AGENTS.md"), template("TOOLS.md"), template("HEARTBEAT.md")]
     texts.append((builtin_skills_dir() / "memory" / "SKILL.md").read_text(encoding="utf-8"))
 

@@ -23,7 +23,6 @@ from nanobot.agent.skills.admin.bundle import read_archive
 from nanobot.agent.skills.admin.install import InstallError
 from nanobot.agent.skills.admin.lock import Locked, SkillLock
 from nanobot.agent.skills.admin.registry import Registry, RegistryError
-from nanobot.core.text import printable
 from tests.fakes.skill_registry import SkillRegistry, serving, zipped
 from tests.unit.test_skills_install import FILES, TEXT, desk_at, tarred
 
@@ -255,7 +254,7 @@ def test_a_git_server_that_hangs_is_given_up_with_all_that_git_started(
     assert left == b""
 
 
-# --- the lock and the terminal ----------------------------------------------------------------
+# --- the lock and the files ------------------------------------------------------------------
 
 
 def test_installations_at_once_are_all_in_the_lock(tmp_path: Path) -> None:
@@ -284,9 +283,3 @@ def test_a_pipe_among_the_files_holds_nothing_up(tmp_path: Path) -> None:
 
     with pytest.raises(InstallError, match="no ordinary file"):
         desk_at(tmp_path).install(str(tmp_path / "tidy"))
-
-
-def test_words_of_strangers_do_nothing_to_a_terminal() -> None:
-    assert printable("a\x1b[2Jb\r\x9bc\u202ed\te\nf \U0001f99e \u65e5") == (
-        "a\\x1b[2Jb\\r\\x9bc\\u202ed\te\nf \U0001f99e \u65e5"
-    )

@@ -17,7 +17,7 @@ from nanobot.agent.skills.admin.lint import lint
 from nanobot.agent.skills.admin.scan import scan
 from nanobot.store.shipped import builtin_skills_dir
 
-SHIPPED = {"memory", "weather", "github", "summarize", "tmux", "clawhub", "skill-creator"}
+SHIPPED = {"memory", "cron", "weather", "github", "summarize", "tmux", "clawhub", "skill-creator"}
 SCRIPTS = builtin_skills_dir() / "skill-creator" / "scripts"
 
 

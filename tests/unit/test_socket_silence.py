@@ -47,7 +47,11 @@ async def server(home: Home, answered: asyncio.Event) -> AsyncIterator[ConsoleSe
         return {}
 
     server = ConsoleServer(
-        home, holder="gateway", ask=ask, status=nothing, letters=nothing, context=nothing
+        home,
+        holder="gateway",
+        ask=ask,
+        status=nothing,
+        answers={},
     )
     await server.start()
     yield server

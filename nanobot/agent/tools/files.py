@@ -11,7 +11,7 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,9 +21,10 @@ from nanobot.agent.images import SOURCE_BYTES, Pictures, mime_of, too_large
 from nanobot.agent.tools.reading import DocumentReader
 from nanobot.agent.tools.search_worker import bom_of, encoding_of
 from nanobot.core.errors import ToolError
-from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
+from nanobot.core.tool import ArgumentsT, Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.safety.paths import Access, PathResolver, Paths
 from nanobot.safety.redaction import MASK
+from nanobot.store.files import alone_with_files
 
 READ_LINES = 2000
 READ_CHARACTERS = 15_000
@@ -127,7 +128,7 @@ class WriteFile(Tool[WriteFileArguments]):
 
     async def run(self, args: WriteFileArguments, context: ToolContext) -> ToolOutput:
         paths = self._resolver.for_context(context)
-        return ToolOutput(await asyncio.to_thread(_write, paths, args))
+        return ToolOutput(await asyncio.to_thread(_alone, _write, paths, args))
 
 
 class EditFileArguments(ToolArguments):
@@ -148,7 +149,7 @@ class EditFile(Tool[EditFileArguments]):
 
     async def run(self, args: EditFileArguments, context: ToolContext) -> ToolOutput:
         paths = self._resolver.for_context(context)
-        return ToolOutput(await asyncio.to_thread(_edit, paths, args))
+        return ToolOutput(await asyncio.to_thread(_alone, _edit, paths, args))
 
 
 class ListDirArguments(ToolArguments):
@@ -349,6 +350,12 @@ def _line_count(file: BinaryIO) -> int | None:
         count += chunk.count(b"\n")
         last = chunk[-1:]
     return count + (last != b"\n")
+
+
+def _alone(work: Callable[[Paths, ArgumentsT], str], paths: Paths, args: ArgumentsT) -> str:
+    """Change a file while nothing else of nanobot does (consolidation edits MEMORY.md)."""
+    with alone_with_files():
+        return work(paths, args)
 
 
 def _write(paths: Paths, args: WriteFileArguments) -> str:

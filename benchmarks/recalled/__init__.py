@@ -1,0 +1,1 @@
+"""Generated conversations with questions whose evidence is known, for the recall benchmark."""

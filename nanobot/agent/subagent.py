@@ -1,0 +1,189 @@
+"""SubagentManager: posts subagents' tasks, and knows how far each of them is."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Protocol
+
+from nanobot.core.errors import ToolError
+from nanobot.core.events import Emit, Event, ToolFinished, ToolStarted
+from nanobot.core.identity import Origin, Trust
+from nanobot.core.messages import (
+    AnswerKind,
+    AnswerRule,
+    Errand,
+    InboundMessage,
+    OpenErrand,
+)
+from nanobot.core.ports import Clock
+from nanobot.core.text import one_line
+from nanobot.session.log import SessionLog
+
+PROFILE = "subagent"
+"""The profile of a subagent's turn."""
+MAX_OPEN = 20
+"""Subagents of one session that may wait or run at a time."""
+MAX_GENERATION = 3
+"""How many reports in a row may send further subagents before a person has to ask for it."""
+_LABEL_LENGTH = 40
+
+
+class Inbox(Protocol):
+    """What the manager needs of the message bus: what ``post`` returned from is on the disk."""
+
+    async def post(self, message: InboundMessage) -> bool: ...
+
+    async def find(self, inbound_id: str) -> InboundMessage | None: ...
+
+    async def errands(self, session: str | None = None) -> list[OpenErrand]: ...
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a running subagent is; the turn's events are its only writer."""
+
+    calls: int = 0
+    doing: str = ""
+
+    def take(self, event: Event) -> None:
+        match event:
+            case ToolStarted(_, name, summary):
+                self.calls += 1
+                self.doing = f"{name}: {summary}" if summary else name
+            case ToolFinished():
+                self.doing = ""
+
+
+class SubagentManager:
+    """Sends subagents; it runs nothing itself.
+
+    A subagent is the inbound ``subagent:<id>`` in a session of the same name. The inbox has it
+    worked on, and its report is posted with the transaction that settles it.
+    """
+
+    def __init__(
+        self, inbox: Inbox, sessions: SessionLog, clock: Clock, *, model: str | None = None
+    ) -> None:
+        """``model`` is that of all subagents; None: that of the session they work for."""
+        self._inbox = inbox
+        self._sessions = sessions
+        self._clock = clock
+        self._model = model
+        self._running: dict[str, _Progress] = {}
+
+    async def send(
+        self, task: str, label: str, *, inbound_id: str, call_id: str, trust: Trust
+    ) -> OpenErrand:
+        """Post a task for the turn of ``inbound_id``; raises ToolError when it may not have more.
+
+        It inherits that turn's principal and place, and ``trust``. The same call posts it once.
+        """
+        sender = await self._inbox.find(inbound_id)
+        if sender is None:
+            raise ToolError("The message of this turn is gone; a subagent could report to nobody.")
+        open_ = await self._inbox.errands(sender.session_key)
+        if len(open_) >= MAX_OPEN:
+            raise ToolError(
+                f"{len(open_)} subagents work for this conversation, as many as may. Wait for "
+                "their reports, or do it yourself."
+            )
+        generation = sender.errand.generation + 1 if sender.errand else 1
+        if generation > MAX_GENERATION:
+            raise ToolError(
+                "This turn itself began with a subagent's report, and so did the one before: do "
+                "the rest yourself, or ask the person whether it should go on."
+            )
+        settings = (await self._sessions.live(sender.session_key)).settings
+        name = subagent_id(inbound_id, call_id)
+        errand = Errand(
+            label=label or one_line(task, _LABEL_LENGTH),
+            inbound_id=sender.asked_by,
+            session=sender.session_key,
+            profile=sender.profile,
+            answer=sender.answer,
+            model=sender.model,
+            generation=generation,
+        )
+        posted = replace(
+            sender,
+            content=task,
+            media=(),
+            id=name,
+            sender_name="",
+            username="",
+            sent_at=None,
+            origin=Origin.SUBAGENT,
+            trust=trust,
+            profile=PROFILE,
+            answer=AnswerRule(AnswerKind.REPORT),
+            session=name,
+            model=self._model or sender.model or settings.model,
+            attended=False,
+            errand=errand,
+        )
+        posting = asyncio.ensure_future(self._inbox.post(posted))
+        try:
+            await asyncio.shield(posting)
+        except asyncio.CancelledError:
+            # Who stops the turn stops its subagents next, and has to find this one.
+            await asyncio.wait({posting})
+            raise
+        return OpenErrand(posted, errand, self._clock())
+
+    async def was_sent(self, inbound_id: str, call_id: str) -> bool:
+        """Whether the task of this call was ever posted."""
+        return await self._inbox.find(subagent_id(inbound_id, call_id)) is not None
+
+    async def in_words(self, session: str) -> list[str]:
+        """The subagents of a session that are not done, a line each, for ``/status``."""
+        return [self._line(errand) for errand in await self._inbox.errands(session)]
+
+    async def counts(self) -> tuple[int, int]:
+        """How many subagents run and how many wait, of all sessions."""
+        open_ = len(await self._inbox.errands())
+        running = min(len(self._running), open_)
+        return running, open_ - running
+
+    def began(self, inbound: InboundMessage) -> Emit:
+        """Follow the turn of a subagent; see the dispatcher's ``Progress``."""
+        progress = self._running[inbound.id] = _Progress()
+        return progress.take
+
+    def ended(self, inbound: InboundMessage) -> None:
+        """Forget how far a subagent is: its turn is over."""
+        self._running.pop(inbound.id, None)
+
+    def _line(self, open_: OpenErrand) -> str:
+        age = in_short(self._clock() - open_.since)
+        progress = self._running.get(open_.task.id)
+        if progress is None:
+            how = "waits"
+        elif progress.doing:
+            how = f"tool call {progress.calls}, {progress.doing}"
+        else:
+            how = f"thinks, after {progress.calls} tool calls"
+        return f"- “{open_.errand.label}”, since {age}: {how}"
+
+
+def subagent_id(inbound_id: str, call_id: str) -> str:
+    """The id of the task that a call posts, and its session: the same for the same call."""
+    digest = hashlib.sha256(f"{inbound_id}/spawn/{call_id}".encode()).hexdigest()
+    return f"subagent:{digest[:12]}"
+
+
+def named(labels: Sequence[str]) -> str:
+    """Subagents in words: ``2 subagents: “mail”, “flights”``."""
+    what = "subagent" if len(labels) == 1 else "subagents"
+    return f"{len(labels)} {what}: " + ", ".join(f"“{label}”" for label in labels)
+
+
+def in_short(span: timedelta) -> str:
+    """A span for a line of status: ``12 s``, ``3 min``, ``2 h``."""
+    seconds = max(int(span.total_seconds()), 0)
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

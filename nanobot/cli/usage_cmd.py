@@ -1,0 +1,112 @@
+"""``nanobot usage``: tokens and costs by model, read from the state database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from nanobot.cli.context import CliContext
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from nanobot.session.usage import UsageLine
+
+_HEADINGS = ("MODEL", "PROVIDER", "CALLS", "TOKENS IN", "OF THEM CACHED", "OUT", "COST")
+_NUMBERS = range(2, 6)
+"""The columns that are aligned to the right."""
+
+
+def usage(
+    context: typer.Context,
+    days: int = typer.Option(7, "--days", min=1, max=36_500, help="How many, today included."),
+    session: str = typer.Option(None, "--session", "-s", metavar="KEY", help="Of one session."),
+    as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
+) -> None:
+    """Show what the models used and cost, by model."""
+    from datetime import datetime, timedelta
+
+    first = datetime.now().astimezone().date() - timedelta(days=days - 1)
+    lines = _lines(context.obj, first, session)
+    if as_json:
+        typer.echo(json.dumps(_document(lines, first, session), ensure_ascii=False, indent=2))
+        return
+    where = f" in {session}" if session else ""
+    if not lines:
+        typer.echo(f"No model was asked{where} since {first}.")
+        return
+    for row in _table(lines):
+        typer.echo(row)
+    typer.echo(f"\nSince {first}{where}.")
+
+
+def _lines(cli: CliContext, first: date, session: str | None) -> Sequence[UsageLine]:
+    """What was used, read without touching anything: whoever holds the home goes on."""
+    import sqlite3
+
+    from nanobot.core.errors import StoreUnavailable
+    from nanobot.session.usage import lines_in
+
+    if not cli.home.database.exists():
+        return ()
+    try:
+        connection = sqlite3.connect(f"{cli.home.database.as_uri()}?mode=ro", uri=True)
+        try:
+            return lines_in(connection, first, session)
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError as error:
+        raise StoreUnavailable(f"{cli.home.database}: cannot be read: {error}") from error
+
+
+def _table(lines: Sequence[UsageLine]) -> list[str]:
+    from nanobot.cli.show import printable
+    from nanobot.session.usage import added_up, cost_in_words
+
+    rows = [_HEADINGS]
+    for line in lines if len(lines) == 1 else (*lines, added_up(lines)):
+        numbers = (
+            line.calls,
+            line.usage.input_tokens,
+            line.usage.cached_tokens,
+            line.usage.output_tokens,
+        )
+        calls, read, cached, written = (f"{number:,}" for number in numbers)
+        name, provider = printable(line.model) or "together", printable(line.provider)
+        rows.append((name, provider, calls, read, cached, written, cost_in_words(line)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:>{width}}" if place in _NUMBERS else f"{cell:<{width}}"
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _document(lines: Sequence[UsageLine], first: date, session: str | None) -> dict[str, Any]:
+    from nanobot.session.usage import added_up
+
+    return {
+        "since": first.isoformat(),
+        "session": session,
+        "total": _fields(added_up(lines)),
+        "models": [
+            {"model": line.model, "provider": line.provider, **_fields(line)} for line in lines
+        ],
+    }
+
+
+def _fields(line: UsageLine) -> dict[str, Any]:
+    """``costUsd`` is that of the ``pricedCalls`` alone; null where no price is known."""
+    return {
+        "calls": line.calls,
+        "pricedCalls": line.priced,
+        "inputTokens": line.usage.input_tokens,
+        "cachedTokens": line.usage.cached_tokens,
+        "outputTokens": line.usage.output_tokens,
+        "costUsd": line.usage.cost_usd,
+    }

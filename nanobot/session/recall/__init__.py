@@ -1,0 +1,1 @@
+"""Finding again what was once said: an index derived from HISTORY.md and the sessions' logs."""

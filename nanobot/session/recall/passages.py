@@ -1,0 +1,100 @@
+"""What is indexed: passages of messages and of HISTORY.md, each small enough to be shown whole."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+LONGEST = 900
+"""Characters of a message up to which it is one passage."""
+_PIECE = 600
+"""Characters that a piece of a longer message has about."""
+_MOST_PIECES = 400
+"""Pieces of one message that are indexed: 240,000 characters, more than a person types."""
+
+_HEADER = re.compile(r"\A<turn\s(?P<facts>[^<>]{0,600}?)/?>\n?")
+_FROM = re.compile(r'\bfrom="([^"]*)"')
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d)(?::\d\d)?)?\]")
+_BREAKS = (
+    re.compile(r"\n\s*\n"),
+    re.compile(r"\n"),
+    re.compile(r"(?<=[.!?…])\s|(?<=[。！？])"),
+    re.compile(r"\s"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """One paragraph of HISTORY.md: ``at`` is its stamp's moment or that of the one before it.
+
+    ``digest`` names it by its words, its date and how many of the same stand before it.
+    """
+
+    at: datetime | None
+    text: str
+    digest: str
+
+
+def without_turn_header(text: str) -> tuple[str, str]:
+    """A person's words without the header of their turn, and the name it gives of the sender."""
+    match = _HEADER.match(text)
+    if match is None:
+        return text.strip(), ""
+    name = _FROM.search(match["facts"])
+    return text[match.end() :].strip(), name[1] if name else ""
+
+
+def pieces(text: str) -> list[str]:
+    """``text`` cut into pieces of at most ``LONGEST`` characters, at its best breaks."""
+    found: list[str] = []
+    rest = text.strip()
+    while len(rest) > LONGEST and len(found) < _MOST_PIECES:
+        cut = _cut(rest)
+        found.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip()
+    if rest and len(found) < _MOST_PIECES:
+        found.append(rest)
+    return found
+
+
+def _cut(text: str) -> int:
+    """Where to end the first piece: between half and all of the longest, near the usual size."""
+    for pattern in _BREAKS:
+        ends = [match.end() for match in pattern.finditer(text, _PIECE // 2, LONGEST)]
+        if ends:
+            return min(ends, key=lambda end: abs(end - _PIECE))
+    return _PIECE
+
+
+def paragraphs(text: str, zone: tzinfo | None) -> Iterator[Paragraph]:
+    """The paragraphs of HISTORY.md, whoever wrote them; stamps are local time (``zone``).
+
+    A paragraph begins at a stamp, or behind a blank line; one without a stamp has the date of
+    the paragraph before it. Headings alone say nothing and are left out.
+    """
+    seen: Counter[str] = Counter()
+    at: datetime | None = None
+    for block in re.split(r"\n\s*\n|\n(?=\[\d{4}-\d\d-\d\d)", text.replace("\r\n", "\n")):
+        words = block.strip()
+        stamp = _STAMP.match(words)
+        if stamp is not None:
+            at = _moment(stamp, zone) or at
+            words = words[stamp.end() :].strip()
+        if not words or re.fullmatch(r"#+ .*", words):
+            continue
+        name = f"{at.isoformat() if at else ''}\n{words}"
+        seen[name] += 1
+        digest = hashlib.blake2b(f"{seen[name]}\n{name}".encode(), digest_size=12).hexdigest()
+        yield Paragraph(at, words, digest)
+
+
+def _moment(stamp: re.Match[str], zone: tzinfo | None) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(f"{stamp[1]}T{stamp[2] or '00:00'}")
+        return moment.replace(tzinfo=zone) if zone else moment.astimezone()
+    except (ValueError, OverflowError):
+        return None

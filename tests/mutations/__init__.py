@@ -1,0 +1,1 @@
+"""Shows of the known failures that the tests guard against them: small mutations turn them red."""
