@@ -97,10 +97,10 @@ def sections() -> dict[str, str]:
         "under_way": render.under_way("Order the oak."),
         "profile, job": render.profile("job"),
         "profile, heartbeat": render.profile("heartbeat"),
-        "subagent, identity": render.subagent_identity(
+        "subagent_identity": render.subagent_identity(
             system="Linux x86_64", python="3.12.1", workspace=workspace
         ),
-        "subagent, report": render.subagent_report(
+        "subagent_report": render.subagent_report(
             label="mail", ending="finished", text="Two letters.\n"
         ),
         "heartbeat task": render.heartbeat_task("- [ ] mail\n", Path("/w/HEARTBEAT.md")),
