@@ -487,8 +487,12 @@ class Dispatcher:
         )
         for inbound_id in settlement.consumed:
             # A report that steered has its part in the answer of the turn, as has its subagent.
-            is_own = inbound_id == inbound.id and inbound.profile != SUBAGENT
-            self.tell(inbound_id, outcome if is_own else Outcome())
+            if inbound_id != inbound.id:
+                self.tell(inbound_id, Outcome())
+            elif inbound.profile == SUBAGENT:
+                self.tell(inbound_id, Outcome(usage=settlement.usage))
+            else:
+                self.tell(inbound_id, outcome)
         watch = self._watch_of(inbound.asked_by)
         if watch is not None and watch.open and inbound.profile != SUBAGENT:
             watch.emit(Notice(WAITING.format(len(watch.open))))
