@@ -56,7 +56,7 @@ class RecallTool(Tool[RecallArguments]):
             session=context.session_key,
             inbound_id=context.inbound_id,
             is_owner=context.principal.is_owner,
-            live_from=live.entries[0].seq if live.entries else None,
+            live_from=min((entry.seq for entry in live.entries), default=None),
         )
         try:
             found = await self._searcher.search(args.query, asker=asker, limit=args.limit)
