@@ -331,6 +331,7 @@ async def open_app(
             is_busy=lambda key: dispatcher.running_since(key) is not None,
             recall=recall,
             home=home,
+            forgets=recall.forget,
         )
         app = App(
             home=home,

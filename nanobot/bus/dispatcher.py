@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import chain, repeat
-from typing import Protocol
+from typing import Any, Protocol
 
 from loguru import logger
 
@@ -261,6 +261,11 @@ class Dispatcher:
         """Take up an inbound just posted; what does not fit into the bound stays in the inbox."""
         if (watch := self._watch_of(pending.message.asked_by)) is not None:
             watch.open.add(pending.message.id)
+        is_from_terminal = pending.message.answer.kind is AnswerKind.TERMINAL
+        if is_from_terminal and not self.is_watched(pending.message.id):
+            # Its client has gone while it was posted.
+            self._aside(self._recovered(pending))
+            return
         found = self.command_in(pending.message)
         is_urgent = found is not None and found[0].control
         if self._backlog.admits(pending) or is_urgent or self.is_watched(pending.message.id):
@@ -281,11 +286,15 @@ class Dispatcher:
         found = self.command_in(pending.message)
         if found is not None and found[0].control:
             self._in_control.add(pending.message.id)
-            task = asyncio.create_task(self._control_lane(pending.message))
-            self._control.add(task)
-            task.add_done_callback(self._control.discard)
+            self._aside(self._control_lane(pending.message))
             return
         self._actor(pending.message.session_key).put(pending)
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something beside the actors; ``close`` waits for it."""
+        task = asyncio.create_task(work)
+        self._control.add(task)
+        task.add_done_callback(self._control.discard)
 
     async def ask(self, inbound: InboundMessage, emit: Emit = ignore) -> Outcome:
         """Post ``inbound`` and wait until it is settled; the way of one-shots and the REPL.
@@ -480,6 +489,9 @@ class Dispatcher:
             # A report that steered has its part in the answer of the turn, as has its subagent.
             is_own = inbound_id == inbound.id and inbound.profile != SUBAGENT
             self.tell(inbound_id, outcome if is_own else Outcome())
+        watch = self._watch_of(inbound.asked_by)
+        if watch is not None and watch.open and inbound.profile != SUBAGENT:
+            watch.emit(Notice(WAITING.format(len(watch.open))))
 
     async def park(self, inbound: InboundMessage, attempts: int, error: BaseException) -> None:
         """Put an inbound aside that failed too often, out of the model's view as well."""
@@ -545,8 +557,6 @@ class Dispatcher:
         watch = self._watch_of(inbound_id)
         if watch is not None:
             watch.closed(inbound_id, outcome)
-            if outcome.answer and watch.open:
-                watch.emit(Notice(WAITING.format(len(watch.open))))
 
     def emit_for(self, inbound: InboundMessage) -> Emit:
         """Where the progress of a turn goes: its waiting client, else its channel."""

@@ -235,7 +235,7 @@ def read_incoming(lines: Iterable[str]) -> Incoming:
         number += 1
         row = _own_row(record) or reader.row(record)
         if row is None:
-            skipped += 1
+            skipped += 0 if _is_no_message(record) else 1
         else:
             rows.append(row)
             places.append(number)
@@ -245,6 +245,11 @@ def read_incoming(lines: Iterable[str]) -> Incoming:
     last = metadata.get("last_consolidated")
     digested = sum(place <= last for place in places) if isinstance(last, int) else 0
     return Incoming(key if isinstance(key, str) else "", tuple(rows), digested, skipped)
+
+
+def _is_no_message(record: Any) -> bool:
+    """Whether it is a line of ours that is not meant to be imported."""
+    return isinstance(record, dict) and record.get("_type") == EntryKind.GAVE_WAY.value
 
 
 class _FamilyReader:
@@ -290,9 +295,12 @@ class _FamilyReader:
 
 
 def _own_row(record: Any) -> Row | None:
-    """A line that we have written; None for any other, or a damaged one."""
+    """A line that we have written; None for any other, or a damaged one.
+
+    Results that gave way for the model's window are whole again where they are imported.
+    """
     own = record.get("nanobot") if isinstance(record, dict) else None
-    if not isinstance(own, dict):
+    if not isinstance(own, dict) or own.get("kind") == EntryKind.GAVE_WAY:
         return None
     try:
         payload = json.dumps(own["payload"], ensure_ascii=False, separators=(",", ":"))
@@ -378,8 +386,8 @@ def _line(
 def _rows(connection: sqlite3.Connection, key: str) -> list[Row]:
     rows = connection.execute(
         "SELECT kind, inbound_id, principal, trust, at, payload, seq FROM log "
-        "WHERE session = ? ORDER BY seq",
-        (key,),
+        "WHERE session = ? AND kind <> ? ORDER BY seq",
+        (key, EntryKind.GAVE_WAY.value),
     )
     return [Row(EntryKind(row[0]), row[1], row[2], Trust(row[3]), *row[4:]) for row in rows]
 

@@ -71,7 +71,7 @@ class Supervised:
 
     def listen(self, command: subprocess.Popen[str]) -> str:
         """Read what it says until a command has ended; that command's output."""
-        self.notes.settimeout(10)
+        self.notes.settimeout(30)
         deadline = time.monotonic() + 60
         is_over = False
         while not is_over and time.monotonic() < deadline:
@@ -157,9 +157,9 @@ def test_an_import_on_the_event_loop_would_be_noticed(
     model.default = Reply.text("Hello.")
     nanobot.configure(anthropic(model))
 
-    stall, answer, loaded = stall_of(nanobot, tmp_path, "blocking")
+    stall, _, loaded = stall_of(nanobot, tmp_path, "blocking")
 
-    assert (answer, loaded) == ("Hello.\n", "[False] True")
+    assert loaded == "[False] True"
     assert stall > 2 * LONGEST_STALL_S
 
 

@@ -115,12 +115,12 @@ def test_no_more_run_at_once_than_may(telegram: Telegram) -> None:
     (status,) = (text for text in telegram.texts() if "Model:" in text)
     status = re.sub(r"since \d+ s", "since 0 s", status)
     assert running == 2
-    assert status.endswith(
+    assert (
         "Subagents: 3\n"
         "• “l-do-a”, since 0 s: thinks, after 0 tool calls\n"
         "• “l-do-b”, since 0 s: thinks, after 0 tool calls\n"
-        "• “l-do-c”, since 0 s: waits"
-    )
+        "• “l-do-c”, since 0 s: waits\n"
+    ) in status
 
 
 def test_an_endless_subagent_is_stopped_by_its_steps_and_reported(telegram: Telegram) -> None:
@@ -270,7 +270,7 @@ def test_a_one_shot_prints_what_its_subagents_found_and_pays_for_them(
     done = telegram.nanobot.run("agent", "-m", "do-a do-b")
     usage = telegram.nanobot.run("agent", "-m", "/usage")
 
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Begun."), done.stderr
+    assert done.returncode == 0, done.stderr
     assert sorted(re.findall(r"result of do-\w+", done.stdout)) == [
         "result of do-a",
         "result of do-b",

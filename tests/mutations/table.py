@@ -49,7 +49,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         MESSAGE,
         "        chat_id = args.chat_id or (context.chat_id if",
         '        chat_id = args.chat_id or (self.__dict__.setdefault("home", context.chat_id) if',
-        ("tests/unit/test_routing.py::test_every_message_reaches_the_target_it_was_meant_for",),
+        (
+            "tests/unit/test_turn_promises.py"
+            "::test_the_message_tool_writes_to_the_chat_of_its_own_turn",
+        ),
     ),
     Mutation(
         2,
@@ -57,7 +60,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nanobot/bus/answers.py",
         '        rule.chat_id or inbound.chat_id,\n        f"{rule.note}',
         '        inbound.chat_id,\n        f"{rule.note}',
-        ("tests/unit/test_routing.py::test_every_message_reaches_the_target_it_was_meant_for",),
+        ("tests/unit/test_turn_promises.py::test_an_answer_goes_where_its_rule_says",),
     ),
     Mutation(
         3,
@@ -79,10 +82,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         4,
         "a stopped turn is begun again",
         DISPATCHER,
-        "        running.stopped = True\n"
-        "        running.task.cancel()\n"
-        "        await asyncio.wait({running.task})",
-        "        running.task.cancel()\n        await asyncio.wait({running.task})",
+        "        for running in turns:\n            running.stopped = True\n",
+        "        for running in turns:\n",
         ("tests/unit/test_dispatcher.py::test_stop_ends_the_turn_and_leaves_the_queue",),
     ),
     Mutation(
@@ -363,12 +364,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         18,
         "a session that has grown too large is never answered again",
-        LOOP,
-        "        allowed = min(sum(sizes), room) // 2\n",
-        "        allowed = sum(sizes) // 2\n",
+        "nanobot/agent/window.py",
+        "        elif view.talk <= FULL * room:\n",
+        "        else:\n",
         (
             "tests/unit/test_turn_promises.py"
-            "::test_a_session_of_five_million_characters_is_answered_by_one_call",
+            "::test_a_session_of_five_million_characters_is_answered",
         ),
     ),
     Mutation(
@@ -394,8 +395,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         20,
         "a clock in the system prompt: the cache never hits",
         "nanobot/agent/context.py",
-        "        return SEPARATOR.join(parts)",
-        "        import time\n\n        return SEPARATOR.join([*parts, str(time.time_ns())])",
+        "        return SEPARATOR.join(part.text for part in self.parts(role, skills))",
+        "        import time\n\n        texts = [part.text for part in self.parts(role, skills)]\n"
+        "        return SEPARATOR.join([*texts, str(time.time_ns())])",
         (
             "tests/unit/test_turn_promises.py"
             "::test_over_fifty_turns_each_request_begins_with_the_whole_former_one",
@@ -421,11 +423,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         22,
         "each turn reads the whole past",
         LOG,
-        "    entries = _entries(connection, key, row[0] - 1, -1)\n"
-        "    return LiveSession(key, _view(entries), _settings(row[1]))",
-        "    entries = _entries(connection, key, 0, -1)\n"
-        "    entries = tuple(entry for entry in entries if entry.seq >= row[0])\n"
-        "    return LiveSession(key, _view(entries), _settings(row[1]))",
+        "    rows = _rows(connection, key, row[0] - 1, -1, given_way, newest_first=True)\n",
+        "    rows = [\n"
+        "        one\n"
+        "        for one in _rows(connection, key, 0, -1, given_way, newest_first=True)\n"
+        "        if one[0] >= row[0]\n"
+        "    ]\n",
         (
             "tests/unit/test_turn_promises.py"
             "::test_a_turn_costs_the_same_after_ten_thousand_messages",
@@ -435,8 +438,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         44,
         "one damaged line hides the conversation behind it",
         LOG,
-        'is damaged, left out: {}", seq, key, error)\n            continue',
-        'is damaged, left out: {}", seq, key, error)\n            break',
+        'is damaged, left out: {}", seq, key, error)\n\n\ndef _time',
+        'is damaged, left out: {}", seq, key, error)\n            return\n\n\ndef _time',
         ("tests/unit/test_session_log.py::test_damaged_rows_are_left_out",),
     ),
     Mutation(

@@ -153,14 +153,16 @@ async def test_what_is_committed_is_announced_although_its_writer_was_cancelled(
     bench: Bench,
 ) -> None:
     """A stopped turn has queued a message, a channel that is restarted has posted one."""
+    await bench.bus.post(inbound("q"))
+    bench.arrived.clear()
     disk_moves = threading.Event()
     holding = asyncio.create_task(bench.database.write(lambda connection: disk_moves.wait(20)))
     writers: list[asyncio.Task[Any]] = [
         asyncio.create_task(bench.bus.queue(outbound("x"))),
         asyncio.create_task(bench.bus.post_all([inbound("a")])),
-        asyncio.create_task(bench.bus.settle(settled(), [outbound("y")], [inbound("b")])),
+        asyncio.create_task(bench.bus.settle(settled("q"), [outbound("y")], [inbound("b")])),
     ]
-    await until(lambda: bench.database.writes == 4)
+    await until(lambda: bench.database.writes == 5)
     for writer in writers:
         writer.cancel()
     await asyncio.wait(writers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -411,6 +412,29 @@ async def test_a_client_that_goes_away_takes_its_question_along(bench: Bench) ->
     assert bench.turns.log == ["begin a"]
 
 
+async def test_a_client_that_goes_away_while_it_posts_is_not_answered_to_nobody(
+    bench: Bench,
+) -> None:
+    disk_moves = threading.Event()
+    holding = asyncio.create_task(bench.database.write(lambda connection: disk_moves.wait(20)))
+    asking = asyncio.create_task(
+        bench.dispatcher.ask(inbound("a", answer=AnswerRule(AnswerKind.TERMINAL)))
+    )
+    for _ in range(5):
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait({asking})
+
+    disk_moves.set()
+    await holding
+
+    async def is_closed() -> bool:
+        return await bench.states() == {"a": "interrupted"}
+
+    await until(is_closed)
+    assert bench.turns.log == []
+
+
 async def test_a_stopped_question_is_told_to_its_client(bench: Bench) -> None:
     bench.turns.gates["a"] = asyncio.Event()
     rule = AnswerRule(AnswerKind.TERMINAL)
@@ -429,7 +453,9 @@ async def test_a_question_whose_terminal_is_gone_is_closed_and_not_replayed(
     database = Database(tmp_path / "state.db")
     first = _bench(database)
     first.turns.gates["a"] = asyncio.Event()
-    await first.bus.post(inbound("a", answer=AnswerRule(AnswerKind.TERMINAL)))
+    asking = asyncio.create_task(
+        first.dispatcher.ask(inbound("a", answer=AnswerRule(AnswerKind.TERMINAL)))
+    )
     await first.turns.began.get()
     await first.dispatcher.close()
     second = _bench(database)
@@ -437,6 +463,8 @@ async def test_a_question_whose_terminal_is_gone_is_closed_and_not_replayed(
     await second.dispatcher.recover()
 
     states = await second.states()
+    asking.cancel()
+    await asyncio.wait({asking})
     await second.dispatcher.close()
     database.close()
     assert (states, second.turns.log) == ({"a": "interrupted"}, [])

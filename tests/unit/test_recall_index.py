@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,33 @@ async def test_a_hand_edit_in_the_middle_of_history_is_found_at_once(past: Past)
     assert await past.texts("Paris plane ship") == ["Paris by horse.", "Oslo by ship."]
     past.sources.history.unlink()
     assert await past.texts("Paris plane ship") == []
+
+
+@pytest.mark.parametrize("target", ["secret.md", "memory/secret.json", "fifo.md"])
+async def test_a_link_or_a_pipe_in_the_place_of_history_brings_nothing_up(
+    past: Past, tmp_path: Path, target: str
+) -> None:
+    workspace = tmp_path / "workspace"
+    history = workspace / "memory" / "HISTORY.md"
+    history.parent.mkdir(parents=True)
+    (tmp_path / "secret.md").write_text("The boiler's secret.")
+    (workspace / "memory" / "secret.json").write_text("The boiler's secret.")
+    os.mkfifo(workspace / "fifo.md")
+    outside = tmp_path if target == "secret.md" else workspace
+    history.symlink_to(outside / target)
+    sources = Sources(tmp_path / "recall.db", past.sources.state, history, UTC)
+
+    assert Recall(sources, lambda: NOW).search_now("boiler secret").hits == ()
+
+
+async def test_a_link_within_the_workspace_is_followed(past: Past, tmp_path: Path) -> None:
+    history = tmp_path / "workspace" / "memory" / "HISTORY.md"
+    history.parent.mkdir(parents=True)
+    history.symlink_to("kept.md")
+    (history.parent / "kept.md").write_text("[2026-01-01 10:00] The boiler.\n")
+    sources = Sources(tmp_path / "recall.db", past.sources.state, history, UTC)
+
+    assert len(Recall(sources, lambda: NOW).search_now("boiler").hits) == 1
 
 
 async def test_what_a_tool_said_to_the_chat_is_found_and_its_results_are_not(past: Past) -> None:

@@ -191,6 +191,15 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Recall:
     return recall
 
 
+async def test_a_whole_page_is_a_query_too(past: Past) -> None:
+    signs = [chr(code) for code in range(0x4E00, 0x4E00 + 1500)]
+    await told(past, "The boiler is red.", *("".join(signs[at : at + 60]) for at in range(1440)))
+    words = " ".join(f"word{number}" for number in range(500))
+
+    assert (await past.texts(f"{words} boiler"))[:1] == ["The boiler is red."]
+    assert await past.texts(" ".join(signs[:200])) != []
+
+
 async def test_the_tool_tells_the_trust_of_what_it_shows(past: Past) -> None:
     await past.say("The boiler is red.", session="telegram:1")
     await past.say("A page says: ignore the valve.", session="telegram:2", trust=Trust.UNTRUSTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +18,11 @@ from nanobot.agent.spill import Spill
 from nanobot.agent.tools.message import Message
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Settlement
+from nanobot.bus.answers import consequences
 from nanobot.bus.bus import MessageBus
 from nanobot.core.chat import AssistantMessage, ChatMessage, ToolCall, ToolMessage, UserMessage
 from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
 from nanobot.store.database import Database
@@ -109,6 +110,30 @@ async def test_what_the_message_tool_has_said_is_not_said_again(bench: Bench) ->
 
     assert settlement.answer == ""
     assert await bench.queued() == [("in-1/message/1", "42", "Half way.")]
+
+
+async def test_the_message_tool_writes_to_the_chat_of_its_own_turn(bench: Bench) -> None:
+    for chat in ("42", "43", "42"):
+        bench.model.answers = [calls(("1", "message", '{"content": "Half way."}')), says("Done.")]
+        place = len(bench.model.requests)
+        await bench.loop.run_turn(replace(inbound("go", f"in-{place}"), chat_id=chat))
+
+    assert [(name, chat) for name, chat, _ in await bench.queued()] == [
+        ("in-0/message/1", "42"),
+        ("in-2/message/1", "43"),
+        ("in-4/message/1", "42"),
+    ]
+
+
+def test_an_answer_goes_where_its_rule_says() -> None:
+    rule = AnswerRule(AnswerKind.REPLY, "matrix", "77", "5")
+    settlement = Settlement(session=SESSION, consumed=("in-1",), answer="Done.")
+
+    (here,) = consequences(inbound("go"), settlement).outbounds
+    (there,) = consequences(replace(inbound("go"), answer=rule), settlement).outbounds
+
+    assert (here.channel, here.chat_id, here.thread_id) == ("telegram", "42", None)
+    assert (there.channel, there.chat_id, there.thread_id) == ("matrix", "77", "5")
 
 
 async def test_another_answer_after_the_message_tool_is_said(bench: Bench) -> None:

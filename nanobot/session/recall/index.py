@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ class RecallIndex:
         if signature and signature == _fact(connection, "history"):
             return
         try:
-            text = path.read_bytes().decode("utf-8", errors="replace").removeprefix("\ufeff")
+            text = _contained(path).decode("utf-8", errors="replace").removeprefix("\ufeff")
         except FileNotFoundError:
             text = ""
         except OSError as error:
@@ -381,6 +382,21 @@ def _signature(path: Path) -> str:
     if abs(time.time_ns() - status.st_mtime_ns) < _RACY_NS:
         return ""
     return f"{path}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def _contained(history: Path) -> bytes:
+    """What is in HISTORY.md, links followed only to text inside the workspace; raises OSError.
+
+    A link made by a command must not bring up what the command itself could not read.
+    """
+    real = history.resolve(strict=True)
+    if not real.is_relative_to(history.parent.parent.resolve()) or real.suffix != ".md":
+        raise PermissionError(f"it leads to {real}, outside the workspace")
+    descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise PermissionError("it is no regular file")
+        return file.read()
 
 
 def _newest(state: sqlite3.Connection) -> int:

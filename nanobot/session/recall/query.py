@@ -218,7 +218,7 @@ def _frequencies(connection: sqlite3.Connection, found: Iterable[str]) -> dict[s
 
 _MOST_POSTINGS = 10_000
 """Postings that the first pass ranks: rare terms first, the commoner ones only in pairs."""
-_MOST_PAIRS = 6
+_MOST_TERMS, _MOST_PAIRS = 200, 6
 
 
 def _match(connection: sqlite3.Connection, concepts: Iterable[Concept]) -> str:
@@ -229,6 +229,8 @@ def _match(connection: sqlite3.Connection, concepts: Iterable[Concept]) -> str:
     common: list[str] = []
     postings = 0
     for term, count in sorted(counts.items(), key=lambda one: one[1]):
+        if len(chosen) >= _MOST_TERMS:
+            break
         if chosen and postings + count > _MOST_POSTINGS:
             common.append(term)
         else:
