@@ -331,7 +331,6 @@ async def open_app(
             is_busy=lambda key: dispatcher.running_since(key) is not None,
             recall=recall,
             home=home,
-            forgets=recall.forget,
         )
         app = App(
             home=home,

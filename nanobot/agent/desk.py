@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,7 @@ class Desk:
         is_busy: Callable[[str], bool],
         recall: Recall,
         home: Home,
-        forgets: Callable[[str], Awaitable[None]],
     ) -> None:
-        """``forgets`` takes a deleted session out of what is derived from the log."""
         self._sessions = sessions
         self._digests = digests
         self._memory = memory
@@ -46,7 +44,6 @@ class Desk:
         self._is_busy = is_busy
         self._recall = recall
         self._home = home
-        self._forgets = forgets
 
     async def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a request; what goes wrong is told in ``error``, never raised."""
@@ -181,10 +178,6 @@ class Desk:
         entries = await self._sessions.delete(key)
         if entries is None:
             raise ValueError(busy)
-        try:
-            await self._forgets(key)
-        except StoreUnavailable as error:
-            logger.warning("the search index lets go of {} later: {}", key, error)
         for folder in (self._home.media_of(key), self._home.spill_of(key)):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
