@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from loguru import logger
 
 from nanobot.agent.commands import CommandTable
 from nanobot.agent.compact_command import compact_command
@@ -39,18 +37,15 @@ from nanobot.agent.tools.web import web_tools
 from nanobot.agent.turn import TurnLimits
 from nanobot.agent.workspace import seed
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.delivery import DeliveryWorker
 from nanobot.bus.dispatcher import Dispatcher, QueueMode
-from nanobot.bus.housekeeping import Housekeeper
 from nanobot.bus.letters import handle_letters
-from nanobot.channels.console import ConsoleServer, RequestHandler
-from nanobot.channels.registry import enabled_channels, plugin_channels
+from nanobot.channels.console import RequestHandler
+from nanobot.channels.registry import enabled_channels
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
-from nanobot.config.schema import Config
+from nanobot.config.schema import AgentDefaults, Config
 from nanobot.core.errors import ProviderError
-from nanobot.core.messages import OutboundMessage
-from nanobot.core.ports import Channel, Clock
+from nanobot.core.ports import Clock
 from nanobot.core.tool import ToolContext
 from nanobot.cron.commands import cron_command
 from nanobot.cron.jobs import JobFile
@@ -62,7 +57,6 @@ from nanobot.providers.models import Models
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.tls import TLS
 from nanobot.safety.commands import CommandRunner
-from nanobot.safety.gate import Gate
 from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
@@ -75,11 +69,6 @@ from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.store.shipped import workspace_templates_dir
-
-GRACE_S = 3.5
-"""Seconds that running turns get after SIGTERM; with all else the process is gone within 5."""
-RESTART_S = 5.0
-"""Seconds before a channel whose task has died is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,40 +224,11 @@ async def open_app(
         tools = ToolRegistry(
             (*built_in, *plugins.tools), mask=redactor.mask, timeout_s=defaults.tool_timeout_s
         )
-        unattended = tools.without("cron")
-        delegated = tools.without("message", "spawn", "cron")
-
-        def context_for(profile: str, tools: ToolRegistry) -> ContextBuilder:
-            return ContextBuilder(
-                workspace,
-                skills,
-                tools=tools.names,
-                file_cap=defaults.bootstrap_file_chars,
-                files_cap=defaults.bootstrap_chars,
-                profile=profile,
-            )
-
+        context_for = partial(_context, config, workspace, skills)
         context = context_for("chat", tools)
         meter = ContextMeter(sessions, models, context, tools)
         loop = AgentLoop(
-            profiles={
-                "job": Profile(
-                    context_for("job", unattended),
-                    unattended,
-                    defaults.max_tool_iterations,
-                ),
-                "heartbeat": Profile(
-                    context_for("heartbeat", unattended),
-                    unattended,
-                    defaults.max_tool_iterations,
-                ),
-                PROFILE: Profile(
-                    context_for(PROFILE, delegated),
-                    delegated,
-                    helpers.max_iterations,
-                    limit_s=helpers.timeout_s,
-                ),
-            },
+            profiles=_profiles(config, tools, context_for),
             sessions=sessions,
             models=models,
             context=context,
@@ -276,10 +236,7 @@ async def open_app(
             spill=Spill(home, cap=TurnLimits().result_chars),
             pictures=pictures,
             clock=clock,
-            limits=TurnLimits(
-                max_iterations=defaults.max_tool_iterations,
-                model_s=(defaults.model_timeout_s * 1.5 + 30) * (1 + len(defaults.fallback_models)),
-            ),
+            limits=_limits(defaults),
         )
         digests = Digests(database, clock)
         consolidator = Consolidator(
@@ -368,152 +325,46 @@ async def open_app(
         database.close()
 
 
-async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Run the gateway: channels, deliveries and the home's socket, until ``stop`` is set.
-
-    ``ready`` is called once each enabled channel is up or has reported its first failure.
-    Afterwards intake ends, turns get their grace, and what is left stays for the next start.
-    """
-    channels = build_channels(app)
-    app.dispatcher.progress = channels.get
-    workers = [DeliveryWorker(app.bus, channel, app.clock) for channel in channels.values()]
-    console = ConsoleServer(
-        app.home,
-        holder="gateway",
-        ask=app.dispatcher.ask,
-        status=lambda: _status(app, channels),
-        answers=app.answers(),
-    )
-    for worker in workers:
-        await worker.recover()
-    await app.dispatcher.recover()
-    await app.consolidator.start()
-    await console.start()
-    intakes = {asyncio.create_task(_supervised(channel, app)) for channel in channels.values()}
-    intakes.add(asyncio.create_task(_housekeeper(app).run(), name="housekeeping"))
-    intakes.add(asyncio.create_task(_service("cron", app.cron.run)))
-    intakes.add(asyncio.create_task(_service("heartbeat", app.heartbeat.run)))
-    intakes.add(asyncio.create_task(app.recall.keep_up(), name="search index"))
-    try:
-        starting = asyncio.create_task(_announce(channels, ready, app.models.warm_up))
-        await stop.wait()
-        starting.cancel()
-        await asyncio.wait({starting})
-    finally:
-        for intake in intakes:
-            intake.cancel()
-        if intakes:
-            await asyncio.wait(intakes)
-        await app.dispatcher.close(GRACE_S)
-        await app.consolidator.aclose()
-        await asyncio.gather(
-            console.close(),
-            *(worker.close(0.7) for worker in workers),
-            return_exceptions=True,
-        )
-        await asyncio.gather(
-            *(channel.aclose() for channel in channels.values()), return_exceptions=True
-        )
-
-
-async def _announce(
-    channels: Mapping[str, Channel],
-    ready: Callable[[], None],
-    warm_up: Callable[[], Awaitable[None]],
-) -> None:
-    for channel in channels.values():
-        await channel.wait_ready()
-    ready()
-    await warm_up()
-
-
-def build_channels(app: App) -> dict[str, Channel]:
-    """The enabled channels by name; raises ConfigError for one that cannot work."""
-    channels = plugin_channels(
-        app.config.channels,
-        intake=app.bus,
-        menu=app.commands.menu(),
-        clock=app.clock,
-        environ=app.environ,
-        home=app.home,
-    )
-    telegram = app.config.channels.telegram
-    if telegram.enabled:
-        from nanobot.channels.telegram.channel import TelegramChannel
-
-        channels["telegram"] = TelegramChannel(
-            telegram,
-            gate=Gate(telegram.allow_from),
-            intake=app.bus,
-            menu=app.commands.menu(),
-            clock=app.clock,
-            tls=app.tls.context,
-        )
-    return channels
-
-
-async def _supervised(channel: Channel, app: App) -> None:
-    """Keep a channel's intake running; one that fails is started again, never silently gone."""
-    while True:
-        try:
-            await channel.run()
-        except Exception:
-            logger.bind(channel=channel.name).exception("a channel's intake failed")
-        await asyncio.sleep(RESTART_S)
-
-
-async def _service(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Keep a service running; one that fails is started again, never silently gone."""
-    while True:
-        try:
-            await run()
-        except Exception:
-            logger.exception("the {} service failed", name)
-        await asyncio.sleep(RESTART_S)
-
-
-def _housekeeper(app: App) -> Housekeeper:
-    """What cleans up behind the gateway, by the settings; it writes to each owner it knows of."""
-    config, home = app.config, app.home
-    owners = [entry for entry in config.channels.telegram.allow_from if entry.strip().isdecimal()]
-
-    async def tell(name: str, text: str) -> None:
-        if "telegram" in enabled_channels(config.channels):
-            # The id of a private chat is that of the person.
-            messages = (
-                OutboundMessage("telegram", owner, text, id=f"{name}/{owner}") for owner in owners
-            )
-            await app.bus.queue(*messages)
-
-    return Housekeeper(
-        app.bus,
-        app.database,
-        app.clock,
-        rows=timedelta(days=config.bus.retention_days),
-        folders={
-            home.media: timedelta(days=config.retention.media_days),
-            home.spill: timedelta(days=config.retention.spill_days),
-        },
-        tell=tell,
+def _context(
+    config: Config, workspace: Path, skills: SkillsLoader, profile: str, tools: ToolRegistry
+) -> ContextBuilder:
+    defaults = config.agents.defaults
+    return ContextBuilder(
+        workspace,
+        skills,
+        tools=tools.names,
+        file_cap=defaults.bootstrap_file_chars,
+        files_cap=defaults.bootstrap_chars,
+        profile=profile,
     )
 
 
-async def _status(app: App, channels: Mapping[str, Channel]) -> dict[str, Any]:
-    """The facts of ``nanobot status`` and ``nanobot channels status``."""
-    states = {name: channel.state() for name, channel in channels.items()}
+def _profiles(
+    config: Config, tools: ToolRegistry, context_for: Callable[[str, ToolRegistry], ContextBuilder]
+) -> dict[str, Profile]:
+    """How turns run that no person began; a chat's has all tools."""
+    unattended = tools.without("cron")
+    delegated = tools.without("message", "spawn", "cron")
+    steps, helpers = config.agents.defaults.max_tool_iterations, config.agents.subagents
     return {
-        **await app.status(),
-        "channels": [
-            {
-                "name": name,
-                "connected": state.connected,
-                "detail": state.detail,
-                "lastError": state.last_error,
-                "errorAt": state.error_at.isoformat() if state.error_at else None,
-            }
-            for name, state in states.items()
-        ],
+        "job": Profile(context_for("job", unattended), unattended, steps),
+        "heartbeat": Profile(context_for("heartbeat", unattended), unattended, steps),
+        PROFILE: Profile(
+            context_for(PROFILE, delegated),
+            delegated,
+            helpers.max_iterations,
+            limit_s=helpers.timeout_s,
+        ),
     }
+
+
+def _limits(defaults: AgentDefaults) -> TurnLimits:
+    # Every model gets its time, with room for what the retries wait in between.
+    models = 1 + len(defaults.fallback_models)
+    return TurnLimits(
+        max_iterations=defaults.max_tool_iterations,
+        model_s=(defaults.model_timeout_s * 1.5 + 30) * models,
+    )
 
 
 def load_skills(

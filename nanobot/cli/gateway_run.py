@@ -10,7 +10,7 @@ import time
 from loguru import logger
 
 from nanobot import __version__, event_loop
-from nanobot.app import open_app, serve
+from nanobot.app import open_app
 from nanobot.cli.context import CliContext
 from nanobot.cli.notify import Notifier
 from nanobot.cli.setup import load
@@ -18,6 +18,7 @@ from nanobot.config.hints import config_hints
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.core.errors import GatewayError
+from nanobot.gateway import serve
 from nanobot.logs import log_to_file, log_to_stderr
 from nanobot.store.lock import HomeLock
 

@@ -308,7 +308,7 @@ def test_the_socket_refuses_other_users_with_a_clear_line(telegram: Telegram) ->
     (home / "config.json").chmod(0o644)
     (home / "run" / "gateway.sock").chmod(0o666)
     runner = (
-        "import os, sys, encodings.idna; from pathlib import Path; "
+        "import os, sys, tempfile, encodings.idna; from pathlib import Path; "
         "from nanobot.cli.talk import SocketTalk; from nanobot.store.home import Home; "
         "os.setgid(65534); os.setuid(65534); SocketTalk.connect(Home(Path(sys.argv[1])))"
     )

@@ -320,7 +320,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         14,
         "SIGTERM hangs on a running turn",
-        "nanobot/app.py",
+        "nanobot/gateway.py",
         "GRACE_S = 3.5\n",
         "GRACE_S = 30.0\n",
         (
