@@ -17,6 +17,7 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.core.errors import ProviderError
+from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel
 from nanobot.core.text import head_and_tail
 from nanobot.core.tokens import text_tokens
@@ -60,12 +61,18 @@ class Compactor:
         self._limit_s = limit_s
 
     async def sum_up(
-        self, key: str, chosen: ChosenModel, entries: Sequence[Entry], *, room: float, focus: str
+        self,
+        inbound: InboundMessage,
+        chosen: ChosenModel,
+        entries: Sequence[Entry],
+        *,
+        room: float,
+        focus: str,
     ) -> Summary:
         """The summary of ``entries``; ``room`` is what it and they may take, in tokens.
 
-        A model that fails, hangs or says nothing gives an empty one. What such a call used is
-        counted.
+        A model that fails, hangs or says nothing gives an empty one. What an empty one took is
+        counted here. ``inbound`` is what the summary is made for.
         """
         task = render.compaction_task()
         tokens = int(_SHARE * room) - text_tokens(focus)
@@ -73,7 +80,7 @@ class Compactor:
             SystemMessage(task),
             UserMessage(render.compaction_request(transcript(entries, tokens), focus)),
         )
-        log = logger.bind(session=key)
+        log = logger.bind(session=inbound.session_key)
         try:
             async with asyncio.timeout(self._limit_s):
                 response = await chosen.provider.chat(
@@ -93,7 +100,9 @@ class Compactor:
         model = response.model or chosen.model
         if not text and response.usage is not None:
             log.warning("the model summed the conversation up as nothing")
-            await self._sessions.spend(key, ModelCall(model, response.provider, response.usage))
+            await self._sessions.spend(
+                inbound.account, ModelCall(model, response.provider, response.usage)
+            )
             return Summary()
         longest = max(int(LONGEST * room) * _CHARACTERS, 1000)
         return Summary(head_and_tail(text, longest, _CUT), model, response.provider, response.usage)

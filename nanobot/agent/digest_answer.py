@@ -12,7 +12,7 @@ from typing import Any
 from nanobot.agent.memory_text import Edit, EditAction
 from nanobot.core.chat import FinishReason, LLMResponse, ToolSpec
 from nanobot.core.identity import Trust
-from nanobot.core.text import one_line
+from nanobot.core.text import mended_json, one_line
 
 TOOL = "save_memory"
 ENTRY_CHARS = 2000
@@ -158,12 +158,7 @@ def _loaded(text: str) -> Any:
     except ValueError:
         if not _is_whole(text):
             raise Unusable("the answer was cut off") from None
-        import json_repair
-
-        try:
-            document = json_repair.loads(text)
-        except (ValueError, RecursionError):
-            document = None
+        document = mended_json(text)
     except RecursionError:
         document = None
     if isinstance(document, str) and document.lstrip()[:1] in ("{", "["):

@@ -222,7 +222,7 @@ class Window:
         view = fitting.view
         former, kept = fitting.entries[:start], fitting.entries[start:]
         summed = await self._compactor.sum_up(
-            view.inbound.session_key, view.chosen, former, room=fitting.room, focus=focus
+            view.inbound, view.chosen, former, room=fitting.room, focus=focus
         )
         content, trust = render.compacted(), Trust.TRUSTED
         if summed.text:
@@ -242,6 +242,7 @@ class Window:
                     model=summed.model,
                     provider=summed.provider,
                     usage=summed.usage,
+                    account=view.inbound.account,
                 )
             ],
         )

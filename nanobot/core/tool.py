@@ -114,7 +114,7 @@ def _lean(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema without what costs tokens in every request and tells a model nothing.
 
     That is pydantic's titles, that ``null`` is taken too, that nothing else may be given (the
-    registry says so, with the nearest name), that a text may not be empty nor a span negative, and
+    registry says so, with the nearest name), that a text may not be empty nor a number negative, and
     defaults that are nothing. A property *named* title is kept.
     """
 
@@ -151,6 +151,8 @@ def _is_idle(key: str, value: object) -> bool:
             return value is False
         case "minLength":
             return value == 1
+        case "minimum":
+            return value in (0, 1)
         case "exclusiveMinimum":
             return value == 0
         case "default":

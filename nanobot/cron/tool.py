@@ -28,10 +28,10 @@ class Jobs(Protocol):
 class CronArguments(ToolArguments):
     action: Literal["add", "list", "remove", "update"]
     message: str | None = Field(default=None, description="the reminder's text, or the task")
-    every_seconds: int | None = Field(default=None, description="repeat at this interval")
+    every_seconds: int | None = None
     cron_expr: str | None = Field(default=None, description="such as 0 9 * * 1-5")
-    at: str | None = Field(default=None, description="once, ISO time such as 2030-01-31T09:00")
-    tz: str | None = Field(default=None, description="time zone; default the owner's")
+    at: str | None = Field(default=None, description="once, such as 2030-01-31T09:00")
+    tz: str | None = Field(default=None, description="default: the owner's")
     job_id: str | None = Field(default=None, description="for remove and update")
     mode: Literal["reminder", "task"] | None = Field(default=None, description="default task")
 
@@ -42,9 +42,8 @@ class Cron(Tool[CronArguments]):
     name = "cron"
     description = (
         "Schedule things. mode reminder: the message is sent to this chat word for word, when the "
-        "person wants to be reminded or told something. mode task: you carry the message out as an "
-        "instruction at that time and your result is sent. Exactly one of every_seconds, cron_expr "
-        "and at."
+        "person wants to be reminded or told something. mode task: you carry the message out at "
+        "that time and your result is sent. Exactly one of every_seconds, cron_expr and at."
     )
     effect = Effect.WRITE
     arguments = CronArguments

@@ -26,7 +26,10 @@ class Trace:
         self.syncs = list(_journal_syncs(lines))
 
     def of(self, text: str, *, after: int = 0) -> int:
-        """Where ``text`` is first written, or run, after a place."""
+        """Where ``text`` is first written, or run, after a place.
+
+        A request is told by its ``HTTP/``: compiled modules with its path are written, too.
+        """
         return next(
             number
             for number, line in enumerate(self._lines)
@@ -39,7 +42,7 @@ class Trace:
         polls = [
             number
             for number, line in enumerate(self._lines[: offset + 1])
-            if "/getUpdates" in line and "resumed>" not in line
+            if "/getUpdates HTTP/" in line and "resumed>" not in line
         ]
         return polls[-2], polls[-1]
 
@@ -114,7 +117,7 @@ def test_a_turn_costs_three_syncs_and_one_more_for_each_step_that_writes(
     trace, update = traced(kind)
 
     polled, _ = trace.polls_round(update)
-    sent = trace.of("/sendMessage")
+    sent = trace.of("/sendMessage HTTP/")
 
     assert trace.synced(polled, sent) <= most
 
@@ -126,10 +129,10 @@ def test_a_sync_stands_before_the_acknowledgement_the_command_and_the_send(
     trace, update = traced(Kind.COUNT)
 
     polled, acknowledged = trace.polls_round(update)
-    asked = trace.of("/chat/completions")
+    asked = trace.of("/chat/completions HTTP/")
     ran = trace.of("execve(", after=asked)
-    asked_again = trace.of("/chat/completions", after=ran)
-    sent = trace.of("/sendMessage")
+    asked_again = trace.of("/chat/completions HTTP/", after=ran)
+    sent = trace.of("/sendMessage HTTP/")
 
     assert trace.synced(polled, acknowledged) >= 1
     assert trace.synced(asked, ran) >= 1

@@ -500,7 +500,6 @@ def test_the_models_are_told_the_names_the_family_knows() -> None:
     }
     assert [tool.spec().parameters["required"] for tool in tools] == [["query"], ["url"]]
     assert tools[0].spec().parameters["properties"]["count"] == {
-        "minimum": 1,
         "maximum": 10,
         "type": "integer",
     }

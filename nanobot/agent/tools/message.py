@@ -23,8 +23,8 @@ class Outbox(Protocol):
 
 class MessageArguments(ToolArguments):
     content: str = Field(min_length=1, description="Markdown")
-    channel: str | None = Field(default=None, description="another channel than this one")
-    chat_id: str | None = Field(default=None, description="another chat than this one")
+    channel: str | None = Field(default=None, description="default: this one")
+    chat_id: str | None = Field(default=None, description="default: this one")
 
 
 class Message(Tool[MessageArguments]):
