@@ -267,6 +267,25 @@ def test_silence_is_said_and_leaves_no_trace() -> None:
     assert (thinking, shown) == ("· thinking, 3 s (Ctrl-C stops)", "Hello.")
 
 
+@pytest.mark.parametrize("lines", [PlainLines(), MarkdownLines()], ids=["plain", "markdown"])
+def test_an_answer_in_several_parts_is_shown_once(lines: Lines) -> None:
+    """Its subagents report while a question at the terminal is open: see ``Dispatcher.ask``."""
+    display = Display(lines)
+
+    display.stream("Begun.")
+    display.page.apply(ToolStarted("1", "spawn", "look"), 0.0)
+    display.page.apply(ToolFinished("1", "spawn", True, 0.1), 0.1)
+    display.stream("I wait.")
+    display.page.apply(Notice("waiting for 1 more"), 0.2)
+    display.page.apply(ToolStarted("2", "exec", "date"), 0.2)
+    display.page.apply(ToolFinished("2", "exec", True, 0.1), 0.3)
+    display.stream("It is 7.")
+    shown = display.conclude("I wait.\n\nIt is 7.")
+
+    assert shown.count("It is 7.") == 1
+    assert ONCE_MORE not in shown
+
+
 @pytest.mark.parametrize(
     ("failure", "end"), [("stopped", "Stopped."), ("provider", "nanobot: no model")]
 )
