@@ -114,8 +114,8 @@ def _lean(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema without what costs tokens in every request and tells a model nothing.
 
     That is pydantic's titles, that ``null`` is taken too, that nothing else may be given (the
-    registry says so, with the nearest name), that a text may not be empty nor a number negative, and
-    defaults that are nothing. A property *named* title is kept.
+    registry says so, with the nearest name), that a text may not be empty nor a number negative,
+    and defaults that are nothing. A property *named* title is kept.
     """
 
     def clean(node: Any, *, names: bool) -> Any:
