@@ -15,7 +15,7 @@ from loguru import logger
 
 from nanobot.agent.compaction import Compactor
 from nanobot.agent.spill import Spill
-from nanobot.core.chat import AssistantMessage, ChatMessage, ToolMessage, UserMessage
+from nanobot.core.chat import ChatMessage, ToolMessage, UserMessage
 from nanobot.core.events import Emit, Notice
 from nanobot.core.identity import Trust
 from nanobot.core.messages import InboundMessage
@@ -265,7 +265,8 @@ class _Fitting:
 
     def old_results(self) -> list[int]:
         """Places of the results that may give way, oldest first: not the newest, none unseen."""
-        unseen = max((at for at, e in enumerate(self.entries) if _calls(e)), default=0)
+        answers = (at for at, e in enumerate(self.entries) if e.kind is EntryKind.ASSISTANT)
+        unseen = max(answers, default=0)
         newest, tokens = len(self.entries), 0
         while newest > 0 and tokens + self.sizes[newest - 1] <= RECENT * self.room:
             newest -= 1
@@ -344,10 +345,6 @@ def _first_said(entries: Sequence[Entry]) -> int:
         if entry.message is not None and entry.kind is not EntryKind.COMPACTED
     )
     return next(said, len(entries))
-
-
-def _calls(entry: Entry) -> bool:
-    return isinstance(entry.message, AssistantMessage) and bool(entry.message.tool_calls)
 
 
 def _draft(view: View, kind: EntryKind, message: ChatMessage | None, trust: Trust) -> Draft:
