@@ -114,6 +114,16 @@ async def test_a_deleted_session_is_not_found_though_nobody_told_the_index(past:
     assert await past.texts("zebra beginning") == ["A new beginning."]
 
 
+async def test_a_session_of_the_same_name_and_moment_is_another(past: Past) -> None:
+    await past.say("The zebra is called Quagga.", session="telegram:1")
+    assert await past.texts("zebra")
+
+    await past.delete("telegram:1")
+    await past.say("The zebra has moved.", session="telegram:1")
+
+    assert await past.texts("zebra") == ["The zebra has moved."]
+
+
 @pytest.mark.parametrize(
     "harm",
     [

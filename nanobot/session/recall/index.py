@@ -27,7 +27,7 @@ from nanobot.store.home import Home
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 """Raised with every change of the tables or of what ``terms`` makes of a text."""
 HISTORY = ""
 """The session under which HISTORY.md's paragraphs stand: no session has this key."""
@@ -58,7 +58,7 @@ CREATE TABLE passage (
 );
 CREATE INDEX passage_place ON passage (session, seq, part);
 CREATE INDEX passage_at ON passage (at);
-CREATE TABLE known (session TEXT PRIMARY KEY, created_at REAL) WITHOUT ROWID;
+CREATE TABLE known (session TEXT PRIMARY KEY, first INTEGER NOT NULL) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5(terms, content='', tokenize='ascii');
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, row);
 INSERT INTO fact VALUES ('cursor', 0), ('passages', 0), ('terms', 0), ('history', ''),
@@ -242,6 +242,7 @@ class RecallIndex:
             return
         with contextlib.closing(_connect(self.sources.state, "ro")) as state:
             try:
+                state.execute("BEGIN")  # one moment for all that is read
                 state.execute("SELECT 1 FROM log LIMIT 1").fetchone()
             except sqlite3.Error as error:
                 logger.warning("the sessions cannot be searched anew: {}", error)
@@ -417,23 +418,27 @@ def _sessions(state: sqlite3.Connection) -> int:
 
 def _note_session(connection: sqlite3.Connection, state: sqlite3.Connection, key: str) -> None:
     if connection.execute("SELECT 1 FROM known WHERE session = ?", (key,)).fetchone() is None:
-        created = state.execute("SELECT created_at FROM session WHERE key = ?", (key,)).fetchone()
-        connection.execute("INSERT INTO known VALUES (?, ?)", (key, created and created[0]))
+        connection.execute("INSERT INTO known VALUES (?, ?)", (key, _first(state, key)))
+
+
+def _first(state: sqlite3.Connection, session: str) -> int | None:
+    """The number of a session's first entry, which no other session ever gets."""
+    first: int | None = state.execute(
+        "SELECT min(seq) FROM log WHERE session = ?", (session,)
+    ).fetchone()[0]
+    return first
 
 
 def _leave_out_deleted(connection: sqlite3.Connection, state: sqlite3.Connection) -> None:
     """Leave out the sessions that are gone, also where one of the same name has begun since."""
-    present = dict(state.execute("SELECT key, created_at FROM session"))
-    for session, created in connection.execute("SELECT session, created_at FROM known").fetchall():
-        if present.get(session) == created:
+    for session, known in connection.execute("SELECT session, first FROM known").fetchall():
+        first = _first(state, session)
+        if first == known:
             continue
-        (first,) = state.execute(
-            "SELECT min(seq) FROM log WHERE session = ?", (session,)
-        ).fetchone()
         _forget(connection, session, first)
         if first is not None:
-            connection.execute("INSERT INTO known VALUES (?, ?)", (session, present.get(session)))
-    _set_fact(connection, "sessions", len(present))
+            connection.execute("INSERT INTO known VALUES (?, ?)", (session, first))
+    _set_fact(connection, "sessions", _sessions(state))
 
 
 def _forget(connection: sqlite3.Connection, session: str, first: int | None) -> None:
