@@ -53,9 +53,14 @@ class Nanobot:
         """Configure the fake model server as the custom provider."""
         self.configure(model_config(server.url, **more))
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, interruptible: bool = False, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start a command; ``interruptible`` as at a terminal, also where the suite is not."""
+        # A shell's background job ignores SIGINT, and so does all that it starts.
+        signals = ["env", "--default-signal=INT"] if interruptible else []
         return subprocess.Popen(
-            [str(NANOBOT), *arguments],
+            [*signals, str(NANOBOT), *arguments],
             env=self.variables,
             stdin=options.pop("stdin", subprocess.DEVNULL),
             stdout=subprocess.PIPE,

@@ -308,7 +308,7 @@ def test_ctrl_c_at_the_terminal_stops_its_subagents(
     configure(telegram)
     if beside:
         telegram.start()
-    asking = telegram.nanobot.start("agent", "-m", "do-it")
+    asking = telegram.nanobot.start("agent", "-m", "do-it", interruptible=True)
     eventually(lambda: len(alive(marker)) >= 2, "the processes")
 
     asking.send_signal(signal.SIGINT)
