@@ -27,9 +27,9 @@ from nanobot.core.chat import AssistantMessage, ChatMessage, UserMessage
 from nanobot.core.identity import Trust
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import append_in
-from nanobot.session.recall.index import Sources
 from nanobot.session.recall.page import page_text
 from nanobot.session.recall.recall import Recall
+from nanobot.session.recall.values import Sources
 from nanobot.store.schema import MIGRATIONS
 
 WINDOWS = (1000, 4000)

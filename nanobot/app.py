@@ -62,8 +62,8 @@ from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
 from nanobot.session.digests import Digests
 from nanobot.session.log import SessionLog, free_for_next
-from nanobot.session.recall.index import Sources
 from nanobot.session.recall.recall import Recall
+from nanobot.session.recall.values import Sources
 from nanobot.session.transfer import SessionTransfer
 from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database

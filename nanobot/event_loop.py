@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from nanobot import garbage
+
 _T = TypeVar("_T")
 
 
@@ -51,6 +53,7 @@ class EventLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """``asyncio.run`` on this loop."""
+    """``asyncio.run`` on this loop; what has been imported by now is not looked at for garbage."""
+    garbage.started()
     with asyncio.Runner(loop_factory=EventLoop) as runner:
         return runner.run(main)

@@ -8,6 +8,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
+from nanobot import garbage
 from nanobot.cli.agent_cmd import agent
 from nanobot.cli.bus_cmd import bus_app
 from nanobot.cli.channels_cmd import channels_app
@@ -78,6 +79,7 @@ def options(
 
 def main() -> None:
     """Run the program; every expected failure is one clear text on stderr and an exit code."""
+    garbage.starting()
     _utf8()
     try:
         code = app(standalone_mode=False)
@@ -110,6 +112,7 @@ def main() -> None:
             file=sys.stderr,
         )
         code = EXIT_FAILURE
+    garbage.ending()
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -74,8 +74,8 @@ def _recall(cli: CliContext) -> Recall:
     from datetime import UTC, datetime
 
     from nanobot.config.loader import load_config
-    from nanobot.session.recall.index import Sources
     from nanobot.session.recall.recall import Recall
+    from nanobot.session.recall.values import Sources
 
     workspace = load_config(cli.home.config_file, cli.environ).workspace
     return Recall(Sources.of(cli.home, workspace), lambda: datetime.now(UTC))

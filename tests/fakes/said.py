@@ -10,10 +10,9 @@ from nanobot.core.chat import AssistantMessage, ChatMessage, ToolMessage, UserMe
 from nanobot.core.identity import Trust
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import append_in
-from nanobot.session.recall.index import Sources
 from nanobot.session.recall.page import page_text
 from nanobot.session.recall.recall import Recall
-from nanobot.session.recall.search import Asker
+from nanobot.session.recall.values import Asker, Sources
 from nanobot.store.database import Database
 
 NOW = datetime(2026, 6, 10, 12, 0, tzinfo=UTC)

@@ -16,9 +16,8 @@ from nanobot.core.identity import Role, Trust
 from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
-from nanobot.session.recall.index import Sources
 from nanobot.session.recall.recall import TOKENS, Recall
-from nanobot.session.recall.search import Asker
+from nanobot.session.recall.values import Asker, Sources
 from nanobot.store.database import Database
 from tests.fakes.said import GUEST, NOW, OWNER, Past
 from tests.fakes.tool_turns import tool_turn

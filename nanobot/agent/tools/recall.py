@@ -10,9 +10,8 @@ from nanobot.core.errors import StoreUnavailable, ToolError
 from nanobot.core.identity import Trust
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.session.log import LiveSession
-from nanobot.session.recall.page import page_text
 from nanobot.session.recall.recall import MOST_HITS, Found
-from nanobot.session.recall.search import Asker
+from nanobot.session.recall.values import Asker
 
 
 class Searcher(Protocol):
@@ -51,6 +50,8 @@ class RecallTool(Tool[RecallArguments]):
         self._sessions = sessions
 
     async def run(self, args: RecallArguments, context: ToolContext) -> ToolOutput:
+        from nanobot.session.recall.page import page_text
+
         live = await self._sessions.live(context.session_key)
         asker = Asker(
             session=context.session_key,

@@ -9,8 +9,6 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +21,7 @@ from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.session.entries import EntryKind, decode
 from nanobot.session.recall.passages import Paragraph, paragraphs, pieces, without_turn_header
 from nanobot.session.recall.terms import terms
-from nanobot.store.home import Home
+from nanobot.session.recall.values import Indexed, Sources
 
 T = TypeVar("T")
 
@@ -64,33 +62,6 @@ CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, row);
 INSERT INTO fact VALUES ('cursor', 0), ('passages', 0), ('terms', 0), ('history', ''),
     ('sessions', 0)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What the index is made of and where it is; ``zone`` is that of HISTORY.md's stamps.
-
-    Without ``zone`` it is the machine's.
-    """
-
-    index: Path
-    state: Path
-    history: Path
-    zone: tzinfo | None = None
-
-    @classmethod
-    def of(cls, home: Home, workspace: Path) -> Sources:
-        """Those of a home and its workspace."""
-        return cls(home.recall_index, home.database, workspace / "memory" / "HISTORY.md")
-
-
-@dataclass(frozen=True, slots=True)
-class Indexed:
-    """How much the index holds."""
-
-    passages: int
-    sessions: int
-    paragraphs: int
 
 
 class RecallIndex:

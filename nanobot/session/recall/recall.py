@@ -6,14 +6,19 @@ import asyncio
 import sqlite3
 import time
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from loguru import logger
 
 from nanobot.core.errors import StoreUnavailable
 from nanobot.core.ports import Clock
-from nanobot.session.recall.index import Indexed, RecallIndex, Sources
-from nanobot.session.recall.page import Page, compose
-from nanobot.session.recall.search import Asker, Hit, search
+from nanobot.session.recall.values import Asker, Indexed, Sources
+
+if TYPE_CHECKING:
+    from nanobot.session.recall.index import RecallIndex
+    from nanobot.session.recall.page import Page
+    from nanobot.session.recall.search import Hit
 
 TOKENS = 3900
 """Tokens of a page, so that it stays under what a tool's result may have."""
@@ -31,10 +36,13 @@ class Found:
 
 
 class Recall:
-    """Searches HISTORY.md and every session, on threads of their own."""
+    """Searches HISTORY.md and every session, on threads of their own.
+
+    What it searches with is imported then: most processes end without a search.
+    """
 
     def __init__(self, sources: Sources, clock: Clock) -> None:
-        self._index = RecallIndex(sources)
+        self._sources = sources
         self._zone = sources.zone
         self._clock = clock
 
@@ -51,6 +59,9 @@ class Recall:
         self, query: str, asker: Asker = Asker(), limit: int = MOST_HITS, tokens: int = TOKENS
     ) -> Found:
         """``search``, blocking."""
+        from nanobot.session.recall.page import compose
+        from nanobot.session.recall.search import search
+
         now = self._clock().astimezone(self._zone)
 
         def find(connection: sqlite3.Connection) -> tuple[Hit, ...]:
@@ -61,7 +72,7 @@ class Recall:
 
     async def catch_up(self) -> None:
         """Take in what is new, in steps that leave others room. Raises StoreUnavailable."""
-        await asyncio.to_thread(self._index.catch_up, pause=lambda: time.sleep(_PAUSE_S))
+        await asyncio.to_thread(lambda: self._index.catch_up(pause=lambda: time.sleep(_PAUSE_S)))
 
     async def keep_up(self) -> None:
         """Take in what is new once in a while until cancelled, so that no search has much to do."""
@@ -74,8 +85,14 @@ class Recall:
 
     async def rebuild(self) -> Indexed:
         """Make the index anew. Raises StoreUnavailable."""
-        return await asyncio.to_thread(self._index.rebuild)
+        return await asyncio.to_thread(lambda: self._index.rebuild())
 
     async def forget(self, session: str) -> None:
         """Remove a session that was deleted from the index file. Raises StoreUnavailable."""
-        await asyncio.to_thread(self._index.forget, session)
+        await asyncio.to_thread(lambda: self._index.forget(session))
+
+    @cached_property
+    def _index(self) -> RecallIndex:
+        from nanobot.session.recall.index import RecallIndex
+
+        return RecallIndex(self._sources)

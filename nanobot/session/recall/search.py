@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from nanobot.session.recall.index import HISTORY
 from nanobot.session.recall.query import Question, read_question
 from nanobot.session.recall.terms import folded, terms
+from nanobot.session.recall.values import Asker
 
 _RANKED, CANDIDATES = 1200, 300
 """Passages that the first pass looks through, and how many of them are weighed."""
@@ -50,19 +51,6 @@ _MOMENT = re.compile(
     r"|[昨今明去]|[年月日周週]",
     re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """Who searches: from which ``session``, in the turn of ``inbound_id``, as owner or guest.
-
-    ``live_from`` is where the part of that session begins which the model still sees.
-    """
-
-    session: str = ""
-    inbound_id: str = ""
-    is_owner: bool = True
-    live_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
