@@ -244,7 +244,7 @@ def _live(connection: sqlite3.Connection, key: str, most: int | None) -> LiveSes
     newest: list[tuple[Any, ...]] = []
     size, is_cut = 0, False
     for one in rows:
-        size += len(one[-1] or given_way[one[0]].note)
+        size += _size(one, given_way)
         is_cut = most is not None and size > most
         if is_cut:
             break
@@ -253,6 +253,14 @@ def _live(connection: sqlite3.Connection, key: str, most: int | None) -> LiveSes
     if is_cut:  # what is older has no mark here that tells of it: the newest would be among these
         entries = _from_a_beginning(entries)
     return LiveSession(key, _view(entries), _settings(row[1]), is_cut)
+
+
+def _size(row: tuple[Any, ...], given_way: Mapping[int, Replaced]) -> int:
+    """Characters of a stored entry as the model sees it, or of its note; it may be damaged."""
+    seq, payload = row[0], row[-1]
+    if payload is None:
+        return len(given_way[seq].note) if seq in given_way else 0
+    return len(str(payload))
 
 
 def _from_a_beginning(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
@@ -332,7 +340,7 @@ def _read(
 ) -> Iterable[Entry]:
     for seq, kind, inbound_id, principal, trust, at, payload in rows:
         try:
-            note = given_way[seq] if payload is None else None
+            note = given_way.get(seq) if payload is None else None
             if note is None:
                 known, message, record = decode(kind, payload)
             else:

@@ -32,7 +32,7 @@ from nanobot.core.chat import (
 from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.providers.wire import wire_messages
-from nanobot.session.entries import Draft, EntryKind
+from nanobot.session.entries import Draft, EntryKind, Replaced
 from nanobot.session.log import SessionLog
 from nanobot.store.database import Database
 from nanobot.store.home import Home
@@ -92,6 +92,9 @@ def test_the_checker_refuses_what_strict_providers_refuse() -> None:
 _texts = st.text(max_size=8)
 _arguments = st.one_of(st.just("{}"), st.just('{"path": "a"}'), _texts)
 _names = st.sampled_from(["exec", "read_file", "message", "no name", ""])
+_notes = st.builds(
+    Replaced, st.integers(1, 60), st.sampled_from(["0-0-0", "1-0-0"]), _names, _texts
+)
 
 
 @st.composite
@@ -129,6 +132,11 @@ def _turn(draw: st.DrawFn, number: int) -> list[Draft]:
     if draw(st.integers(0, 9)) == 0:
         mark = UserMessage("[The earlier part is left out.]")
         entries.append(draft(EntryKind.COMPACTED, mark, keeps_from=draw(st.integers(1, 60))))
+    if draw(st.integers(0, 4)) == 0:
+        notes = draw(st.lists(_notes, min_size=1, max_size=4))
+        entries.append(draft(EntryKind.GAVE_WAY, None, replaced=tuple(notes)))
+    if draw(st.integers(0, 9)) == 0:
+        entries.append(draft(EntryKind.PARKED, None))
     return entries
 
 
@@ -157,6 +165,7 @@ _damages = st.one_of(
     st.tuples(st.just("swap"), _places, _places),
     st.tuples(st.just("tear"), _places, st.integers(0, 40)),
     st.tuples(st.just("replace"), _places, _json.map(json.dumps)),
+    st.tuples(st.just("replace"), _places, st.sampled_from([b"\xff\x00", b"", 7, 1.5])),
     st.tuples(st.just("kind"), _places, st.sampled_from([*EntryKind, "riddle", ""])),
     st.tuples(st.just("view"), _places, st.none()),
 )

@@ -125,10 +125,12 @@ async def test_settings_are_remembered(log: SessionLog) -> None:
 
 
 async def test_damaged_rows_are_left_out(log: SessionLog, tmp_path: Path) -> None:
-    await log.append("s", [said("1"), said("2"), said("3"), said("4")])
+    await log.append("s", [said(str(number)) for number in range(1, 7)])
     with sqlite3.connect(tmp_path / "state.db") as raw:
         raw.execute("UPDATE log SET payload = '{' WHERE seq = 2")
         raw.execute("UPDATE log SET kind = 'riddle' WHERE seq = 3")
+        raw.execute("UPDATE log SET payload = '' WHERE seq = 5")
+        raw.execute("UPDATE log SET payload = X'FF00' WHERE seq = 6")
     raw.close()
 
     live = [entry.message for entry in (await log.live("s")).entries]
