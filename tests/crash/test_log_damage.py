@@ -194,7 +194,8 @@ def _damage(log: sqlite3.Connection, what: str, place: int, more: Any) -> None:
             log.execute("UPDATE log SET seq = ? WHERE seq = ?", (seq, other))
             log.execute("UPDATE log SET seq = ? WHERE seq = -1", (other,))
         case "tear":
-            log.execute("UPDATE log SET payload = substr(payload, 1, ?) WHERE seq = ?", (more, seq))
+            torn = "coalesce(substr(payload, 1, ?), '')"
+            log.execute(f"UPDATE log SET payload = {torn} WHERE seq = ?", (more, seq))
         case "replace":
             log.execute("UPDATE log SET payload = ? WHERE seq = ?", (more, seq))
         case "kind":
