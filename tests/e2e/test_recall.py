@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from tests.e2e.conftest import OWNER, Nanobot, Telegram, eventually
@@ -83,6 +84,28 @@ def test_after_new_and_a_crash_it_is_found_still(telegram: Telegram) -> None:
     eventually(lambda: any(found in text for text in telegram.texts()), "what was said")
 
     assert sum(found in text for text in telegram.texts()) == 1
+
+
+def test_after_new_while_the_model_is_down_everything_is_kept_and_found(
+    telegram: Telegram,
+) -> None:
+    telegram.model.answer_with(lambda request: Reply.text("Noted."))
+    telegram.start()
+    telegram.api.inject(SAID, chat_id=OWNER)
+    eventually(lambda: telegram.texts() == ["Noted."], "the answer")
+    telegram.model.answer_with(lambda request: Reply.error(500, "down"))
+
+    began = time.monotonic()
+    telegram.api.inject("/new", chat_id=OWNER)
+    eventually(lambda: len(telegram.texts()) == 2, "the answer to /new")
+    took = time.monotonic() - began
+    found = telegram.nanobot.run("memory", "search", "spare key", "--json")
+    shown = telegram.nanobot.run("sessions", "show", "telegram:42")
+
+    assert took < 2
+    (one,) = json.loads(found.stdout)
+    assert (one["source"], one["messages"][0]["text"]) == ("telegram:42", SAID)
+    assert SAID in shown.stdout
 
 
 def _remembering(request: Request) -> Reply:
