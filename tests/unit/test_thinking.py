@@ -33,6 +33,7 @@ def expected(text: str) -> Split:
         ("<think>a</think>b", Split("a", "b")),
         ("\n<think>\na\n</think>\n\nb c\n", Split("\na\n", "b c\n")),
         ("<think>never closed", Split("never closed", "")),
+        ("<think>cut off in </thi", Split("cut off in </thi", "")),
         ("<think></think>", Split("", "")),
         ("say <think>x</think>", Split("", "say <think>x</think>")),
         ("<think>a</think>b<think>c</think>", Split("a", "b<think>c</think>")),
