@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from loguru import logger
 
@@ -20,7 +21,7 @@ from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.identity import Trust
 from nanobot.core.ports import ChosenModel, Clock
 from nanobot.prompts import render
-from nanobot.session.digests import Batch, Digests, DigestState, is_service
+from nanobot.session.digests import Batch, Digests, DigestState, Standing, is_service
 from nanobot.session.entries import Entry, EntryKind
 from nanobot.session.log import LiveSession, SessionLog
 from nanobot.session.usage import ModelCall
@@ -101,6 +102,8 @@ class Consolidator:
         self._active = active
         self._turned = False
         self._offline = offline
+        self._idle: set[str] = set()
+        self._looking: asyncio.Task[None] | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -130,9 +133,9 @@ class Consolidator:
             return
         if timer := self._timers.pop(session_key, None):
             timer.cancel()
-        task = asyncio.create_task(self._look_after(session_key), name=f"memory {session_key}")
-        self._tasks[session_key] = task
-        task.add_done_callback(lambda done: self._ended(session_key))
+        self._idle.add(session_key)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_round(), name="memory")
 
     async def start(self) -> None:
         """Take up what former processes left: batches half written, and ``/new``."""
@@ -145,6 +148,11 @@ class Consolidator:
         self._active = False
         for timer in self._timers.values():
             timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
+            self._looking = None
+        self._idle.clear()
         for task in (tasks := set(self._tasks.values())):
             task.cancel()
         if tasks:
@@ -158,11 +166,18 @@ class Consolidator:
         if timer := self._timers.pop(key, None):
             timer.cancel()
         self._again.discard(key)
+        self._idle.discard(key)
+        if self._looking is not None:
+            await asyncio.wait({self._looking})
         if task := self._tasks.get(key):
             task.cancel()
             await asyncio.wait({task})
         if self._writes:
             await asyncio.wait(self._writes)
+
+    def is_looking_after(self, key: str) -> bool:
+        """Whether anything is being done about a session, waits for a later time aside."""
+        return key in self._idle or key in self._tasks or self._looking is not None
 
     async def now(self, key: str) -> Outcome:
         """Digest all of a session but its last messages, at once, whatever failed before.
@@ -172,16 +187,38 @@ class Consolidator:
         async with self._lock(key):
             return await self._digest(key, forced=True)
 
-    def _ended(self, key: str) -> None:
+    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
         del self._tasks[key]
         if key in self._again:
             self._again.discard(key)
             self.idle(key)
 
+    async def _look_round(self) -> None:
+        """Look at the idle sessions, all that are there at once: most need nothing."""
+        while self._idle:
+            keys = tuple(self._idle)
+            self._idle.clear()
+            try:
+                await self._after_turns()
+                due = await self._perhaps_due(keys)
+            except Exception as error:
+                if not isinstance(error, StoreError | OSError):
+                    logger.exception("looking for what to consolidate failed")
+                for key in keys:
+                    self._later(key, DISK_RETRY_S)
+                continue
+            for key in due:
+                if key in self._tasks:
+                    self._again.add(key)
+                    continue
+                task = asyncio.create_task(self._look_after(key), name=f"memory {key}")
+                self._tasks[key] = task
+                task.add_done_callback(partial(self._ended, key))
+        self._looking = None
+
     async def _look_after(self, key: str) -> None:
         """One run over a session; the supervision point of its task."""
         try:
-            await self._after_turns()
             async with self._lock(key), self._slots:
                 await self._digest(key)
         except (StoreError, OSError) as error:
@@ -212,8 +249,6 @@ class Consolidator:
         if half := await self._digests.half_written(key):
             await self._carried_out(half)
             steps += 1
-        if not forced and not await self._may_be_due(key):
-            return Outcome(key, steps)
         cut: int | None = None
         while True:
             state = await self._digests.state(key)
@@ -247,13 +282,17 @@ class Consolidator:
             await self._carried_out(batch)
             steps += 1
 
-    async def _may_be_due(self, key: str) -> bool:
-        """Whether a closer look at the session is worth it; this one reads no message."""
-        standing = await self._digests.standing(key)
+    async def _perhaps_due(self, keys: Sequence[str]) -> list[str]:
+        """The sessions that are worth a closer look; this one reads no message."""
+        standings = await self._digests.standings(keys)
+        return [key for key, standing in standings.items() if self._may_be_due(key, standing)]
+
+    def _may_be_due(self, key: str, standing: Standing) -> bool:
         room = self._room(standing.model)
         window = self._settings.window
         return (
-            (standing.behind > window if is_service(key) else standing.is_behind)
+            standing.is_half_written
+            or (standing.behind > window if is_service(key) else standing.is_behind)
             or standing.messages > window
             or (room is not None and standing.characters > room)
         )

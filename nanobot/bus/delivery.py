@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from loguru import logger
@@ -22,6 +22,8 @@ LONGEST_WAIT_S = 3600.0
 SEND_LIMIT_S = 60.0
 """Wall clock round one send; what passes it may have arrived."""
 PARALLEL = 32
+SHORT = 1000
+"""Characters that are rendered within a millisecond."""
 IDLE_S = 30.0
 
 
@@ -219,12 +221,18 @@ class _Chat:
         except StoreError as error:
             logger.error("a failed delivery could not be noted: {}", error)
 
+    async def _rendered(self, message: OutboundMessage) -> Sequence[str]:
+        """The pieces of a message; a long one in a thread, which costs more than a short one."""
+        if len(message.content) <= SHORT:
+            return self._worker.channel.pieces(message)
+        return await asyncio.to_thread(self._worker.channel.pieces, message)
+
     async def _send(self, delivery: _Delivery) -> None:
         """Send what is not sent yet."""
         bus, message, pieces = self._worker.bus, delivery.message, delivery.pieces
         begun = False
         if not pieces:
-            payloads = await asyncio.to_thread(self._worker.channel.pieces, message)
+            payloads = await self._rendered(message)
             if not payloads:
                 await bus.nothing_to_send(message.id)
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -35,10 +35,12 @@ class DigestState:
 class Standing:
     """A rough measure of a session.
 
-    Whether entries have left the view undigested, how many messages are among them, and what is
-    in view. ``model`` is the one chosen for the session, None for the usual one.
+    Whether a batch of it is half written, whether entries have left the view undigested, how many
+    messages are among them, and what is in view. ``model`` is the one chosen for the session,
+    None for the usual one.
     """
 
+    is_half_written: bool
     is_behind: bool
     behind: int
     messages: int
@@ -81,10 +83,13 @@ class Digests:
         """Where a session stands; an unknown one at its beginning."""
         return await self._database.read(lambda connection: _state(connection, key))
 
-    async def standing(self, key: str) -> Standing:
-        """How much of a session there may be to digest; at least as much as there is."""
+    async def standings(self, keys: Iterable[str]) -> dict[str, Standing]:
+        """How much of each session there may be to digest; at least as much as there is."""
 
-        def read(connection: sqlite3.Connection) -> Standing:
+        def standing(connection: sqlite3.Connection, key: str) -> Standing:
+            half = connection.execute(
+                "SELECT 1 FROM digest_batch WHERE session = ? AND is_written = 0", (key,)
+            ).fetchone()
             state = _state(connection, key)
             gone, behind = connection.execute(
                 "SELECT count(*), coalesce(sum(kind IN ('user', 'assistant')), 0) FROM log "
@@ -97,9 +102,11 @@ class Digests:
                 (key, state.live_from),
             ).fetchone()
             model = session_settings(connection, key).model
-            return Standing(bool(gone), behind, messages, characters, model)
+            return Standing(half is not None, bool(gone), behind, messages, characters, model)
 
-        return await self._database.read(read)
+        return await self._database.read(
+            lambda connection: {key: standing(connection, key) for key in keys}
+        )
 
     async def behind(self) -> tuple[str, ...]:
         """The sessions with a batch half written, or entries out of view and not digested.

@@ -132,8 +132,13 @@ class Bench:
     async def settled(self, key: str = KEY) -> None:
         """Tell the consolidator that a session is idle, and wait until it has looked after it."""
         self.consolidator.idle(key)
-        while task := self.consolidator._tasks.get(key):
-            await asyncio.wait({task})
+        await self.looked_after(key)
+
+    async def looked_after(self, key: str = KEY) -> None:
+        """Wait until nothing is being done about a session."""
+        async with asyncio.timeout(30):
+            while self.consolidator.is_looking_after(key):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
 
     @property
     def history(self) -> str:
@@ -257,8 +262,7 @@ async def test_what_a_former_process_left_is_taken_up_at_the_start(bench: Bench)
     answers(bench, saves("Left over."))
 
     await bench.consolidator.start()
-    while task := bench.consolidator._tasks.get(KEY):
-        await asyncio.wait({task})
+    await bench.looked_after()
 
     assert "Left over." in bench.history
 
@@ -509,7 +513,7 @@ async def test_one_run_at_a_time_and_a_message_meanwhile_is_looked_at_after(
 
 
 async def _is_current(bench: Bench) -> bool:
-    return not await bench.digests.behind() and KEY not in bench.consolidator._tasks
+    return not await bench.digests.behind() and not bench.consolidator.is_looking_after(KEY)
 
 
 async def test_closing_while_a_model_is_asked_changes_nothing(bench: Bench) -> None:
@@ -522,7 +526,7 @@ async def test_closing_while_a_model_is_asked_changes_nothing(bench: Bench) -> N
     await bench.consolidator.aclose()
     bench.consolidator.idle(KEY)
 
-    assert (bench.history, bench.consolidator._tasks) == ("", {})
+    assert (bench.history, bench.consolidator.is_looking_after(KEY)) == ("", False)
     state = await bench.digests.state(KEY)
     assert (state.failures, await bench.digests.behind()) == (0, (KEY,))
 
