@@ -38,7 +38,7 @@ PART_CHARS = 40_000
 MARK_CHARS = 1500
 """Characters of the paragraphs that stay in the model's view in place of what they sum up."""
 CHARS_PER_TOKEN = 3
-"""A cautious guess, as the loop's."""
+"""A cautious guess: what is compared with it is counted by the database, in characters."""
 WORTH = 4
 """A part that is digested for the window's sake takes at least such a fraction of its half."""
 MEMORY_CHARS = 20_000
@@ -201,12 +201,12 @@ class Consolidator:
             try:
                 await self._after_turns()
                 due = await self._perhaps_due(keys)
-            except Exception as error:
-                if not isinstance(error, StoreError | OSError):
-                    logger.exception("looking for what to consolidate failed")
-                for key in keys:
-                    self._later(key, DISK_RETRY_S)
-                continue
+            except (StoreError, OSError) as error:
+                logger.error("memory waits for the disk: {}", error)
+                due = self._all_later(keys)
+            except Exception:
+                logger.exception("looking for what to consolidate failed")
+                due = self._all_later(keys)
             for key in due:
                 if key in self._tasks:
                     self._again.add(key)
@@ -235,6 +235,12 @@ class Consolidator:
         if self._active and key not in self._timers:
             loop = asyncio.get_running_loop()
             self._timers[key] = loop.call_later(max(seconds, 0.0), self._timed, key)
+
+    def _all_later(self, keys: Sequence[str]) -> list[str]:
+        """None is due now."""
+        for key in keys:
+            self._later(key, DISK_RETRY_S)
+        return []
 
     def _timed(self, key: str) -> None:
         self._timers.pop(key, None)
