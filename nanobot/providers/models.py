@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from nanobot.config.schema import AgentDefaults, ProvidersConfig
 from nanobot.core.errors import AuthFailed, ConfigError, ProviderError
@@ -16,7 +15,7 @@ from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.offline import OfflineModel
 from nanobot.providers.openai_chat import OpenAIChat
-from nanobot.providers.quirks import Quirks, quirks_at
+from nanobot.providers.quirks import quirks_at
 from nanobot.providers.retry import Retrying
 from nanobot.providers.tls import TLS
 
@@ -182,11 +181,7 @@ class Models:
         spec, settings, defaults = choice.spec, choice.settings, self._defaults
         headers = {name: value.get_secret_value() for name, value in settings.extra_headers.items()}
         overrides = registry.overrides(spec, settings)
-        known = quirks_at(spec.name, through_litellm=choice.uses_litellm, overrides=overrides)
-
-        def quirks(model: str) -> Quirks:
-            return replace(known(model), sees=sees(model, overrides.get(model)))
-
+        quirks = quirks_at(spec.name, through_litellm=choice.uses_litellm, overrides=overrides)
         if choice.uses_litellm:
             return LiteLLMChat(
                 name=spec.name,
