@@ -52,8 +52,13 @@ class EventLoop(asyncio.SelectorEventLoop):
         return await found
 
 
-def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """``asyncio.run`` on this loop; what has been imported by now is not looked at for garbage."""
+def runner() -> asyncio.Runner:
+    """``asyncio.Runner`` of this loop; what was imported by now is not looked at for garbage."""
     garbage.started()
-    with asyncio.Runner(loop_factory=EventLoop) as runner:
-        return runner.run(main)
+    return asyncio.Runner(loop_factory=EventLoop)
+
+
+def run(main: Coroutine[Any, Any, _T]) -> _T:
+    """``asyncio.run`` on this loop."""
+    with runner() as running:
+        return running.run(main)

@@ -83,7 +83,6 @@ def _change(
 def _ask(cli: CliContext, request: dict[str, Any]) -> dict[str, Any]:
     """Have whoever holds the home answer, else answer from the state database under its lock."""
     from nanobot.cli.talk import SocketTalk
-    from nanobot.core.errors import GatewayError
     from nanobot.store.lock import HomeLock
 
     talk = SocketTalk.connect(cli.home)
@@ -91,8 +90,7 @@ def _ask(cli: CliContext, request: dict[str, Any]) -> dict[str, Any]:
         with talk:
             return talk.request("letters", request)
     with HomeLock(cli.home, "bus command") as lock:
-        if not lock.acquire():
-            raise GatewayError(f"{cli.home.root} is in use by {lock.holder()}; try again after it")
+        lock.take()
         return _from_disk(cli, request)
 
 

@@ -33,14 +33,12 @@ def _asked(cli: CliContext, session: str) -> dict[str, Any]:
         with talk:
             return talk.request("context", {"session": session})
     from nanobot.cli.setup import load, set_up_logs
-    from nanobot.core.errors import GatewayError
     from nanobot.store.lock import HomeLock
 
     loaded = load(cli)
     set_up_logs(loaded, logs=False)
     with HomeLock(cli.home, "status command") as lock:
-        if not lock.acquire():
-            raise GatewayError(f"{cli.home.root} is in use by {lock.holder()}; try again after it")
+        lock.take()
 
         import asyncio
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import typer
 
 from nanobot.cli.context import CliContext
-from nanobot.core.errors import GatewayError, NanobotError
+from nanobot.core.errors import NanobotError
 
 Ask: TypeAlias = Callable[..., dict[str, Any]]
 """Takes what to do and its values; raises NanobotError with what went wrong."""
@@ -28,23 +28,21 @@ def desk(cli: CliContext) -> Iterator[Ask]:
             yield lambda do, **values: _checked(talk.request("desk", {"do": do, **values}))
         return
     with HomeLock(cli.home, "memory command") as lock:
-        if not lock.acquire():
-            raise GatewayError(f"{cli.home.root} is in use by {lock.holder()}; try again after it")
+        lock.take()
         with _own(cli) as ask:
             yield ask
 
 
 @contextmanager
 def _own(cli: CliContext) -> Iterator[Ask]:
-    import asyncio
-
+    from nanobot import event_loop
     from nanobot.app import open_app
     from nanobot.cli.setup import load, set_up_logs
 
     loaded = load(cli)
     set_up_logs(loaded, logs=False)
     opening = open_app(loaded, cli.home, cli.environ, offline_allowed=True, lasting=False)
-    with asyncio.Runner() as runner:
+    with event_loop.runner() as runner:
         app = runner.run(opening.__aenter__())
         try:
             yield lambda do, **values: _checked(runner.run(app.desk.answer({"do": do, **values})))

@@ -6,6 +6,7 @@ import fcntl
 import os
 from types import TracebackType
 
+from nanobot.core.errors import GatewayError
 from nanobot.store.home import Home
 
 
@@ -37,6 +38,13 @@ class HomeLock:
         os.pwrite(descriptor, f"{os.getpid()} {self._purpose}\n".encode(), 0)
         self._descriptor = descriptor
         return True
+
+    def take(self) -> None:
+        """Take the lock; raises GatewayError, which names the holder, when it is not free."""
+        if not self.acquire():
+            raise GatewayError(
+                f"{self._home.root} is in use by {self.holder()}; try again after it"
+            )
 
     def release(self) -> None:
         """Let go; twice is once."""
