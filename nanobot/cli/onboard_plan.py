@@ -103,11 +103,6 @@ class Present:
         """The model chosen, "" for none."""
         return self.loaded.config.agents.defaults.model or ""
 
-    @property
-    def has_telegram(self) -> bool:
-        """Whether there is a bot token."""
-        return bool(self.loaded.config.channels.telegram.token)
-
     def explain_model(self) -> str:
         """Which provider serves the model and why; raises ProviderError where none can."""
         defaults = self.loaded.config.agents.defaults

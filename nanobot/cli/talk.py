@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Protocol
@@ -145,15 +144,3 @@ class SocketTalk:
             return protocol.parse(raw)
         except ValueError as error:
             raise GatewayError(f"the process that holds the home sent nonsense: {error}") from error
-
-
-@contextmanager
-def talk_to(home: Home, local: Callable[[], Any]) -> Iterator[Talk]:
-    """The process that holds the home, or ``local()`` (a context manager) when nobody does."""
-    remote = SocketTalk.connect(home)
-    if remote is not None:
-        with remote:
-            yield remote
-        return
-    with local() as talk:
-        yield talk
