@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import Process, Queue
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tests.fakes.bot_api import FAKE_TOKEN, BlockingBotApi, BotApi
 from tests.fakes.model_replies import Reply
@@ -92,30 +93,24 @@ def _serve_model(urls: Queue[str]) -> None:
             time.sleep(3600)
 
 
+def owner_config(api_root: str, model_url: str, chats: int) -> dict[str, Any]:
+    """A config with the fake Telegram and model, whose owners are ``chats`` chats."""
+    owners = [str(chat) for chat in range(FIRST_CHAT, FIRST_CHAT + chats)]
+    turns = {"model": "fake-model", "provider": "custom", "maxConcurrentTurns": max(64, chats)}
+    telegram = {"enabled": True, "token": FAKE_TOKEN, "allowFrom": owners, "apiBase": api_root}
+    return {
+        "agents": {"defaults": turns},
+        "providers": {"custom": {"apiBase": model_url}},
+        "channels": {"telegram": telegram},
+    }
+
+
 @contextmanager
 def _bot(kind: str, folder: Path, api: BlockingBotApi, model_url: str, chats: int) -> Iterator[int]:
     if kind == "floor":
         command = [sys.executable, "-m", "benchmarks.floor_bot", FAKE_TOKEN, api.root, model_url]
     else:
-        owners = [str(chat) for chat in range(FIRST_CHAT, FIRST_CHAT + chats)]
-        config = {
-            "agents": {
-                "defaults": {
-                    "model": "fake-model",
-                    "provider": "custom",
-                    "maxConcurrentTurns": max(64, chats),
-                }
-            },
-            "providers": {"custom": {"apiBase": model_url}},
-            "channels": {
-                "telegram": {
-                    "enabled": True,
-                    "token": FAKE_TOKEN,
-                    "allowFrom": owners,
-                    "apiBase": api.root,
-                }
-            },
-        }
+        config = owner_config(api.root, model_url, chats)
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "config.json").chmod(0o600)
         command = [sys.executable, "-c", "from nanobot.cli.main import main; main()"]
