@@ -12,7 +12,7 @@ from typing import Any
 from nanobot.agent.memory_text import Edit, EditAction
 from nanobot.core.chat import FinishReason, LLMResponse, ToolSpec
 from nanobot.core.identity import Trust
-from nanobot.core.text import mended_json, one_line
+from nanobot.core.text import one_line, read_json
 
 TOOL = "save_memory"
 ENTRY_CHARS = 2000
@@ -152,24 +152,13 @@ def _end_of(text: str, start: int) -> int | None:
 
 
 def _loaded(text: str) -> Any:
-    """The document in a text, mended if need be; raises Unusable when part of it is missing."""
+    """The document in a text, None where it is none; raises Unusable when its end is missing."""
     try:
-        document = json.loads(text)
+        return read_json(text)
+    except EOFError:
+        raise Unusable("the answer was cut off") from None
     except ValueError:
-        if not _is_whole(text):
-            raise Unusable("the answer was cut off") from None
-        document = mended_json(text)
-    except RecursionError:
-        document = None
-    if isinstance(document, str) and document.lstrip()[:1] in ("{", "["):
-        return _loaded(document)  # encoded twice
-    return document
-
-
-def _is_whole(text: str) -> bool:
-    """Whether its outermost bracket is closed: half an answer must not pass for one."""
-    places = [place for place in map(text.find, "{[") if place >= 0]
-    return bool(places) and _end_of(text, min(places)) is not None
+        return None
 
 
 def _unwrapped(document: Any) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from nanobot.agent.images import Attached, Pictures, as_shown, has_pictures, wit
 from nanobot.agent.skill_commands import SkillCall, instruction_or_text, skill_call
 from nanobot.agent.skills import SkillsSnapshot
 from nanobot.agent.spill import Spill
-from nanobot.agent.tools.registry import ToolRegistry, ToolResult
+from nanobot.agent.tools.registry import ToolRegistry, ToolResult, cut_off
 from nanobot.agent.turn import (
     Drain,
     ModelSource,
@@ -52,7 +52,7 @@ from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel, Clock
 from nanobot.core.tokens import tool_tokens
-from nanobot.core.tool import Effect, ToolContext
+from nanobot.core.tool import Effect, ToolContext, ToolOutput
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, Entry, EntryKind
 from nanobot.session.history import fold, legal_call, open_calls, violations
@@ -296,7 +296,7 @@ class AgentLoop:
             if response.tool_calls:
                 asked_again = False
                 await self._record_calls(turn, response)
-                await self._run_calls(turn, response.tool_calls, drain)
+                await self._run_calls(turn, response, drain)
                 if turn.chosen.reflect:
                     await self._nudge(turn, render.reflect())
                 continue
@@ -417,9 +417,15 @@ class AgentLoop:
         )
         await self._append(turn, _assistant_draft(turn, response), durable=writes)
 
-    async def _run_calls(self, turn: _Turn, calls: Sequence[ToolCall], drain: Drain) -> None:
-        """Run the calls of one step: reads side by side, the rest in order."""
-        groups = _grouped(calls, turn.profile.tools)
+    async def _run_calls(self, turn: _Turn, response: LLMResponse, drain: Drain) -> None:
+        """Run the calls of one step: reads side by side, the rest in order.
+
+        The last call of an answer that the output limit cut off is not run if it may change
+        something, even where its arguments look whole: some servers close the brackets.
+        """
+        tools, calls = turn.profile.tools, response.tool_calls
+        was_cut = response.finish_reason is FinishReason.LENGTH
+        groups = _grouped(calls, tools)
         for place, group in enumerate(groups):
             arrivals = drain() if place else ()
             if arrivals:
@@ -433,8 +439,11 @@ class AgentLoop:
                 )
                 await self._absorb(turn, arrivals)
                 return
-            if len(group) == 1:
-                results = [await self._run_call(turn, group[0])]
+            last = group[-1]
+            if was_cut and last is calls[-1] and tools.effect_of(last.name) is Effect.WRITE:
+                results = [ToolResult(ToolOutput(cut_off(last.name)), ok=False)]
+            elif len(group) == 1:
+                results = [await self._run_call(turn, last)]
             else:
                 async with asyncio.TaskGroup() as tasks:
                     running = [tasks.create_task(self._run_call(turn, call)) for call in group]

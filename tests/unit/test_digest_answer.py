@@ -37,6 +37,7 @@ DIGEST = Digest(
     ),
 )
 TEXT = json.dumps(GOOD)
+BRACKETED = {"history": [{"time": "2026-03-01 12:00", "text": "He wrote ]}]} and left."}]}
 
 
 def called(arguments: str) -> LLMResponse:
@@ -96,6 +97,14 @@ def test_half_an_answer_never_passes_for_one(length: int, as_call: bool) -> None
 
     with pytest.raises(Unusable):
         read(called(half) if as_call else LLMResponse(f"```json\n{half}"))
+
+
+@given(st.integers(1, len(repr(BRACKETED)) - 1))
+def test_half_an_answer_in_single_quotes_never_passes_for_one(length: int) -> None:
+    assert read(called(repr(BRACKETED))).events == (Event("He wrote ]}]} and left.", NOON),)
+
+    with pytest.raises(Unusable):
+        read(called(repr(BRACKETED)[:length]))
 
 
 def test_wrong_types_are_taken_for_what_they_must_mean() -> None:
