@@ -271,6 +271,7 @@ class AgentLoop:
         )
         if inbound.id in seen:
             turn.resume(logged)
+            turn.call_ids = await self._sessions.call_ids(inbound.session_key, inbound.id)
         return turn
 
     async def _closed_after_crash(
@@ -407,7 +408,7 @@ class AgentLoop:
             turn.emit(UsageReported(response.usage, response.model or chosen.model))
         turn.model = response.model or chosen.model
         turn.footnote = response.footnote
-        calls = () if choice is ToolChoice.NONE else tuple(map(legal_call, response.tool_calls))
+        calls = () if choice is ToolChoice.NONE else turn.own(response.tool_calls)
         return replace(response, content=without_header(response.content), tool_calls=calls)
 
     async def _record_calls(self, turn: _Turn, response: LLMResponse) -> None:
@@ -572,6 +573,21 @@ class _Turn:
     parts: list[str] = field(default_factory=list)
     told_of_blindness: bool = False
     ending: str = ""
+    call_ids: set[str] = field(default_factory=set)
+
+    def own(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+        """The calls under legal names, and under ids that no call of the turn has had.
+
+        What a call did is known by its id, and some endpoints count theirs anew after a compaction.
+        """
+        owned = []
+        for call in map(legal_call, calls):
+            identity = call.id
+            while identity in self.call_ids:
+                identity = f"{identity}-{len(self.call_ids)}"
+            self.call_ids.add(identity)
+            owned.append(replace(call, id=identity))
+        return tuple(owned)
 
     def resume(self, entries: Sequence[Entry]) -> None:
         """Take up what the turn had done before it was cut off.
