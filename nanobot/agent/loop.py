@@ -62,6 +62,11 @@ from nanobot.session.usage import ModelCall
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
 """Stands in for an answer that stayed empty; it never enters the history."""
 
+REPEATS_TOLD = 5
+"""From so many times on the model is told that it takes the same step again and again …"""
+MOST_REPEATS = 20
+"""… and after so many the turn ends, as it does at its limit of steps."""
+
 LATELY = 1_000_000
 """Characters of a session that are read where no model is to see it: its last turn, surely."""
 
@@ -298,6 +303,11 @@ class AgentLoop:
                 asked_again = False
                 await self._record_calls(turn, response)
                 await self._run_calls(turn, response, drain)
+                turn.count_step()
+                if turn.is_stuck:
+                    break
+                if turn.repeats >= REPEATS_TOLD:
+                    await self._nudge(turn, render.repeated(turn.repeats))
                 if turn.chosen.reflect:
                     await self._nudge(turn, render.reflect())
                 continue
@@ -324,8 +334,12 @@ class AgentLoop:
                 await self._nudge(turn, render.ask_again())
                 continue
             return self._conclude(turn, parts, response)
-        turn.ending = f"it had taken {turn.profile.max_iterations} steps, as many as it may"
-        await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
+        if turn.is_stuck:
+            turn.ending = f"it had taken the same step {turn.repeats} times in a row"
+            await self._nudge(turn, render.stuck(turn.repeats))
+        else:
+            turn.ending = f"it had taken {turn.profile.max_iterations} steps, as many as it may"
+            await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
         response = await self._ask(turn, ToolChoice.NONE)
         await self._pay(turn, response)
         return self._conclude(turn, parts, response)
@@ -495,6 +509,7 @@ class AgentLoop:
         text = await self._spill.shorten(turn.inbound, call, result.output.text)
         turn.trust = turn.trust.joined(result.output.trust)
         turn.tools_used.append(call.name)
+        turn.step.append((call.name, call.arguments, result.output.text))
         if result.output.delivered:
             turn.delivered.append(result.output.delivered)
         await self._append(
@@ -574,6 +589,20 @@ class _Turn:
     told_of_blindness: bool = False
     ending: str = ""
     call_ids: set[str] = field(default_factory=set)
+    step: list[tuple[str, str, str]] = field(default_factory=list)
+    last_step: list[tuple[str, str, str]] = field(default_factory=list)
+    repeats: int = 0
+
+    def count_step(self) -> None:
+        """Count how often the step that just ended was taken in a row, with the same results."""
+        self.repeats = self.repeats + 1 if self.step == self.last_step else 1
+        self.last_step, self.step = self.step, []
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the turn takes the same step for ever, not to wait for something."""
+        polls = all(self.profile.tools.polls(name) for name, _, _ in self.last_step)
+        return self.repeats >= MOST_REPEATS and not polls
 
     def own(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
         """The calls under legal names, and under ids that no call of the turn has had.

@@ -82,6 +82,11 @@ class ToolRegistry:
         tool = self._tools.get(name)
         return Effect.WRITE if tool is None else tool.effect
 
+    def polls(self, name: str) -> bool:
+        """Whether the same call of a tool, with the same result, is how one waits with it."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.polls
+
     def parameters_of(self, name: str) -> Mapping[str, Any]:
         """The JSON Schemas of a tool's parameters by name; none for a tool there is not."""
         spec = self._specs.get(name)
