@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -180,10 +179,7 @@ def _list_of(document: Mapping[str, Any], what: str) -> list[Any]:
     for name in _LISTS[what]:
         value = document.get(name)
         if isinstance(value, str) and value.lstrip()[:1] == "[":
-            try:
-                decoded = json.loads(value)
-            except ValueError:
-                decoded = None
+            decoded = _loaded(value)
             value = decoded if isinstance(decoded, list) else value
         if isinstance(value, list):
             return value

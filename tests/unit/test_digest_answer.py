@@ -154,3 +154,10 @@ def test_a_guests_digest_is_offered_no_edits() -> None:
     offered = [list(tool_spec(edits=edits).parameters["properties"]) for edits in (True, False)]
 
     assert offered == [["history", "memory"], ["history"]]
+
+
+def test_a_list_in_a_text_that_ends_early_never_passes_for_a_paragraph() -> None:
+    listed = json.dumps(GOOD["history"])
+
+    with pytest.raises(Unusable, match="cut off"):
+        read(called(json.dumps({"history": listed[:-10]})))
