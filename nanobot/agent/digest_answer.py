@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from nanobot.agent.memory_text import Edit, EditAction
 from nanobot.core.chat import FinishReason, LLMResponse, ToolSpec
 from nanobot.core.identity import Trust
-from nanobot.core.text import mended_json, one_line
+from nanobot.core.text import one_line, read_json
 
 TOOL = "save_memory"
 ENTRY_CHARS = 2000
@@ -152,24 +151,13 @@ def _end_of(text: str, start: int) -> int | None:
 
 
 def _loaded(text: str) -> Any:
-    """The document in a text, mended if need be; raises Unusable when part of it is missing."""
+    """The document in a text, None where it is none; raises Unusable when its end is missing."""
     try:
-        document = json.loads(text)
+        return read_json(text)
+    except EOFError:
+        raise Unusable("the answer was cut off") from None
     except ValueError:
-        if not _is_whole(text):
-            raise Unusable("the answer was cut off") from None
-        document = mended_json(text)
-    except RecursionError:
-        document = None
-    if isinstance(document, str) and document.lstrip()[:1] in ("{", "["):
-        return _loaded(document)  # encoded twice
-    return document
-
-
-def _is_whole(text: str) -> bool:
-    """Whether its outermost bracket is closed: half an answer must not pass for one."""
-    places = [place for place in map(text.find, "{[") if place >= 0]
-    return bool(places) and _end_of(text, min(places)) is not None
+        return None
 
 
 def _unwrapped(document: Any) -> Mapping[str, Any]:
@@ -191,10 +179,7 @@ def _list_of(document: Mapping[str, Any], what: str) -> list[Any]:
     for name in _LISTS[what]:
         value = document.get(name)
         if isinstance(value, str) and value.lstrip()[:1] == "[":
-            try:
-                decoded = json.loads(value)
-            except ValueError:
-                decoded = None
+            decoded = _loaded(value)
             value = decoded if isinstance(decoded, list) else value
         if isinstance(value, list):
             return value

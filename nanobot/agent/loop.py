@@ -15,7 +15,7 @@ from nanobot.agent.images import Attached, Pictures, as_shown, has_pictures, wit
 from nanobot.agent.skill_commands import SkillCall, instruction_or_text, skill_call
 from nanobot.agent.skills import SkillsSnapshot
 from nanobot.agent.spill import Spill
-from nanobot.agent.tools.registry import ToolRegistry, ToolResult
+from nanobot.agent.tools.registry import ToolRegistry, ToolResult, cut_off
 from nanobot.agent.turn import (
     Drain,
     ModelSource,
@@ -52,7 +52,7 @@ from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel, Clock
 from nanobot.core.tokens import tool_tokens
-from nanobot.core.tool import Effect, ToolContext
+from nanobot.core.tool import Effect, ToolContext, ToolOutput
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, Entry, EntryKind
 from nanobot.session.history import fold, legal_call, open_calls, violations
@@ -61,6 +61,11 @@ from nanobot.session.usage import ModelCall
 
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
 """Stands in for an answer that stayed empty; it never enters the history."""
+
+REPEATS_TOLD = 5
+"""From so many times on the model is told that it takes the same step again and again …"""
+MOST_REPEATS = 20
+"""… and after so many the turn ends, as it does at its limit of steps."""
 
 LATELY = 1_000_000
 """Characters of a session that are read where no model is to see it: its last turn, surely."""
@@ -271,6 +276,7 @@ class AgentLoop:
         )
         if inbound.id in seen:
             turn.resume(logged)
+            turn.call_ids = await self._sessions.call_ids(inbound.session_key, inbound.id)
         return turn
 
     async def _closed_after_crash(
@@ -296,7 +302,12 @@ class AgentLoop:
             if response.tool_calls:
                 asked_again = False
                 await self._record_calls(turn, response)
-                await self._run_calls(turn, response.tool_calls, drain)
+                await self._run_calls(turn, response, drain)
+                turn.count_step()
+                if turn.is_stuck:
+                    break
+                if turn.repeats >= REPEATS_TOLD:
+                    await self._nudge(turn, render.repeated(turn.repeats))
                 if turn.chosen.reflect:
                     await self._nudge(turn, render.reflect())
                 continue
@@ -323,8 +334,12 @@ class AgentLoop:
                 await self._nudge(turn, render.ask_again())
                 continue
             return self._conclude(turn, parts, response)
-        turn.ending = f"it had taken {turn.profile.max_iterations} steps, as many as it may"
-        await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
+        if turn.is_stuck:
+            turn.ending = f"it had taken the same step {turn.repeats} times in a row"
+            await self._nudge(turn, render.stuck(turn.repeats))
+        else:
+            turn.ending = f"it had taken {turn.profile.max_iterations} steps, as many as it may"
+            await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
         response = await self._ask(turn, ToolChoice.NONE)
         await self._pay(turn, response)
         return self._conclude(turn, parts, response)
@@ -407,7 +422,7 @@ class AgentLoop:
             turn.emit(UsageReported(response.usage, response.model or chosen.model))
         turn.model = response.model or chosen.model
         turn.footnote = response.footnote
-        calls = () if choice is ToolChoice.NONE else tuple(map(legal_call, response.tool_calls))
+        calls = () if choice is ToolChoice.NONE else turn.own(response.tool_calls)
         return replace(response, content=without_header(response.content), tool_calls=calls)
 
     async def _record_calls(self, turn: _Turn, response: LLMResponse) -> None:
@@ -417,9 +432,15 @@ class AgentLoop:
         )
         await self._append(turn, _assistant_draft(turn, response), durable=writes)
 
-    async def _run_calls(self, turn: _Turn, calls: Sequence[ToolCall], drain: Drain) -> None:
-        """Run the calls of one step: reads side by side, the rest in order."""
-        groups = _grouped(calls, turn.profile.tools)
+    async def _run_calls(self, turn: _Turn, response: LLMResponse, drain: Drain) -> None:
+        """Run the calls of one step: reads side by side, the rest in order.
+
+        The last call of an answer that the output limit cut off is not run if it may change
+        something, even where its arguments look whole: some servers close the brackets.
+        """
+        tools, calls = turn.profile.tools, response.tool_calls
+        was_cut = response.finish_reason is FinishReason.LENGTH
+        groups = _grouped(calls, tools)
         for place, group in enumerate(groups):
             arrivals = drain() if place else ()
             if arrivals:
@@ -433,8 +454,11 @@ class AgentLoop:
                 )
                 await self._absorb(turn, arrivals)
                 return
-            if len(group) == 1:
-                results = [await self._run_call(turn, group[0])]
+            last = group[-1]
+            if was_cut and last is calls[-1] and tools.effect_of(last.name) is Effect.WRITE:
+                results = [ToolResult(ToolOutput(cut_off(last.name)), ok=False)]
+            elif len(group) == 1:
+                results = [await self._run_call(turn, last)]
             else:
                 async with asyncio.TaskGroup() as tasks:
                     running = [tasks.create_task(self._run_call(turn, call)) for call in group]
@@ -485,6 +509,7 @@ class AgentLoop:
         text = await self._spill.shorten(turn.inbound, call, result.output.text)
         turn.trust = turn.trust.joined(result.output.trust)
         turn.tools_used.append(call.name)
+        turn.step.append((call.name, call.arguments, result.output.text))
         if result.output.delivered:
             turn.delivered.append(result.output.delivered)
         await self._append(
@@ -563,6 +588,35 @@ class _Turn:
     parts: list[str] = field(default_factory=list)
     told_of_blindness: bool = False
     ending: str = ""
+    call_ids: set[str] = field(default_factory=set)
+    step: list[tuple[str, str, str]] = field(default_factory=list)
+    last_step: list[tuple[str, str, str]] = field(default_factory=list)
+    repeats: int = 0
+
+    def count_step(self) -> None:
+        """Count how often the step that just ended was taken in a row, with the same results."""
+        self.repeats = self.repeats + 1 if self.step == self.last_step else 1
+        self.last_step, self.step = self.step, []
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the turn takes the same step for ever, not to wait for something."""
+        polls = all(self.profile.tools.polls(name) for name, _, _ in self.last_step)
+        return self.repeats >= MOST_REPEATS and not polls
+
+    def own(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+        """The calls under legal names, and under ids that no call of the turn has had.
+
+        What a call did is known by its id, and some endpoints count theirs anew after a compaction.
+        """
+        owned = []
+        for call in map(legal_call, calls):
+            identity = call.id
+            while identity in self.call_ids:
+                identity = f"{identity}-{len(self.call_ids)}"
+            self.call_ids.add(identity)
+            owned.append(replace(call, id=identity))
+        return tuple(owned)
 
     def resume(self, entries: Sequence[Entry]) -> None:
         """Take up what the turn had done before it was cut off.

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 
 UNTRUSTED_MARK = "(from untrusted content)"
 """What lines of MEMORY.md and paragraphs of HISTORY.md end in that were learnt from outside."""
+
+_FENCE = re.compile(r"\A\s*```\w*|```\s*\Z")
+_ESCAPE = re.compile(r"\\(?:[\"'\\/bfnrtu\n]|(.))")
+"""An escape sequence; group 1 of one that JSON does not have, and JSON5 takes for the letter."""
 
 
 def one_line(text: str, limit: int = 200) -> str:
@@ -38,11 +43,36 @@ def fence(text: str, *, source: str, mark: str | None = None) -> str:
     return f"<untrusted {token} source={json.dumps(source)}>\n{text}\n</untrusted {token}>"
 
 
-def mended_json(text: str) -> object:
-    """What a model meant by JSON that is only written badly; None where nobody can tell."""
-    import json_repair
+def read_json(text: str) -> object:
+    """A document that a model wrote, as JSON or JSON5, in a Markdown fence or encoded twice.
 
+    One closing brace too many is forgiven, nothing is guessed. Raises EOFError where the end is
+    missing, ValueError where the text is no document.
+    """
     try:
-        return json_repair.loads(text)
-    except (ValueError, RecursionError):
-        return None
+        # Not strict: raw line breaks in strings are what models write when they forget.
+        value = json.loads(text, strict=False)
+    except ValueError:
+        value = _read_json5(_FENCE.sub("", text))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
+        return read_json(value)
+    return value
+
+
+def _read_json5(text: str) -> object:
+    import pyjson5  # 17 ms, for the texts that need it
+
+    if bad := next(filter(None, _ESCAPE.findall(text)), ""):
+        raise ValueError(f"\\{bad} is no escape sequence; a backslash is written \\\\")
+    try:
+        try:
+            value: object = pyjson5.decode(text)
+        except pyjson5.Json5ExtraData:
+            value = pyjson5.decode(text.rstrip().removesuffix("}"))
+    except pyjson5.Json5EOF as error:
+        raise EOFError(str(error)) from error
+    except pyjson5.Json5Exception as error:
+        raise ValueError(error.args[0]) from error
+    return value

@@ -79,7 +79,8 @@ class Tool(ABC, Generic[ArgumentsT]):
     """One tool; subclasses set the class attributes and implement ``run``.
 
     ``timeout_s`` is the wall-clock limit the loop puts round ``run`` (None: the tool keeps its
-    own, shorter than any). ``run`` raises ToolError with a text the model can act on; any other
+    own, shorter than any). ``polls``: the same call again, with the same result, is how one waits
+    with it. ``run`` raises ToolError with a text the model can act on; any other
     exception is a defect, logged with its traceback and told to the model as a failure.
     """
 
@@ -88,6 +89,7 @@ class Tool(ABC, Generic[ArgumentsT]):
     effect: ClassVar[Effect]
     arguments: ClassVar[type[ToolArguments]]
     timeout_s: ClassVar[float | None] = DEFAULT_TIMEOUT_S
+    polls: ClassVar[bool] = False
 
     @abstractmethod
     async def run(self, args: ArgumentsT, context: ToolContext) -> ToolOutput: ...

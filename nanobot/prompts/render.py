@@ -128,6 +128,16 @@ def limit_reached(steps: int) -> str:
     return _note("limit_reached", steps)
 
 
+def repeated(times: int) -> str:
+    """Tells the model that it takes the same step again and again."""
+    return _note("repeated", times)
+
+
+def stuck(times: int) -> str:
+    """Asks where things stand in a turn that is ended because it repeats itself."""
+    return _note("stuck", times)
+
+
 def reflect() -> str:
     """Asks the model to assess what the tools returned."""
     return _note("reflect")

@@ -27,7 +27,9 @@ from nanobot.providers.failures import (
     Garbled,
     classify,
 )
-from nanobot.providers.quirks import Quirks, QuirksOf
+from nanobot.providers.orders import LONG_CALL_IDS, USER_AFTER_TOOL, ordered
+from nanobot.providers.quirks import QuirksOf
+from nanobot.providers.refusals import EVERY_MODEL, Refusals
 from nanobot.providers.thinking_blocks import may_think
 from nanobot.providers.wire import Wire, call_ids, read_pictures, wire_messages, wire_tools
 
@@ -42,17 +44,23 @@ WAIT_FOR_END_S = 0.2
 class Adapter(ABC):
     """An ``LLMProvider``. Makes one attempt a call: retries are the business of ``Retrying``.
 
-    What an endpoint turns out not to take (``stream_options``, a temperature, …) is left out
-    and remembered.
+    What an endpoint turns out not to take (``stream_options``, a temperature, an order of
+    messages, …) is left out or changed, and remembered in ``refusals``.
     """
 
-    def __init__(self, *, endpoint: Endpoint, quirks: QuirksOf, total_timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        endpoint: Endpoint,
+        quirks: QuirksOf,
+        refusals: Refusals | None,
+        total_timeout_s: float,
+    ) -> None:
         """``total_timeout_s`` end a call in any case."""
         self._endpoint = endpoint
         self._quirks = quirks
+        self._refusals = refusals or Refusals()
         self._total_timeout_s = total_timeout_s
-        self._refused: dict[str, frozenset[str]] = {}
-        self._refused_by_all: frozenset[str] = frozenset()
 
     async def chat(
         self,
@@ -69,16 +77,17 @@ class Adapter(ABC):
         """See ``LLMProvider``. A reasoning effort of ``off`` asks for none where that can be."""
         emit = on_delta or ignore
         quirks = self._quirks(model)
-        known = self._refused.get(model, frozenset()) | self._refused_by_all
+        known = self._refusals.of(self._endpoint.key, model)
+        if quirks.short_call_ids:
+            known |= {USER_AFTER_TOOL}
         effort = reasoning_effort if may_think(messages, quirks) else None
         options = Options(max_tokens, temperature, effort, quirks, known)
         answer = Answer(model=model, taken_ids=call_ids(messages), emit=emit)
         limit = asyncio.timeout(self._total_timeout_s)
         try:
             async with limit:
-                wire = await _wired(messages, quirks)
                 head = _head(model, tools, tool_choice)
-                options = await self._ask(head, wire, options, answer, limit)
+                options = await self._ask(head, messages, options, answer, limit)
         except EndpointRefused as error:
             raise classify(error.failure, self._endpoint, model) from error
         except Garbled as error:
@@ -121,15 +130,16 @@ class Adapter(ABC):
     async def _ask(
         self,
         head: Wire,
-        messages: Sequence[Wire],
+        messages: Sequence[ChatMessage],
         options: Options,
         answer: Answer,
         limit: asyncio.Timeout,
     ) -> Options:
         """Fill ``answer``, leaving out what the endpoint refuses; returns the options it took."""
         for _ in range(_MOST_EASINGS):
+            wire = await _wired(messages, options)
             try:
-                await self._attempt(head, messages, options, answer, limit)
+                await self._attempt(head, wire, options, answer, limit)
             except EndpointRefused as refusal:
                 easier = None if answer.has_begun else eased(options, refusal.failure)
                 if easier is None:
@@ -143,8 +153,9 @@ class Adapter(ABC):
         """Remember for the next call what this one was refused."""
         if not refused:
             return
-        self._refused_by_all |= refused & {USAGE}
-        self._refused[model] = self._refused.get(model, frozenset()) | refused
+        if USAGE in refused:
+            self._refusals.add(self._endpoint.key, EVERY_MODEL, {USAGE})
+        self._refusals.add(self._endpoint.key, model, refused)
         if EFFORT in refused:
             name = self._endpoint.name
             emit(Notice(f"{name} takes no reasoning effort for {model}; it was left out."))
@@ -179,10 +190,14 @@ def _head(model: str, tools: Sequence[ToolSpec], tool_choice: ToolChoice) -> Wir
     return head
 
 
-async def _wired(messages: Sequence[ChatMessage], quirks: Quirks) -> list[Wire]:
+async def _wired(messages: Sequence[ChatMessage], options: Options) -> list[Wire]:
+    quirks = options.quirks
+    if LONG_CALL_IDS in options.refused:
+        quirks = replace(quirks, short_call_ids=True)
     shows_pictures = quirks.sees and any(
         message.images for message in messages if isinstance(message, UserMessage | ToolMessage)
     )
     pictures = await asyncio.to_thread(read_pictures, messages) if shows_pictures else {}
     wire = wire_messages(messages, pictures=pictures, quirks=quirks)
+    wire = ordered(wire, options.refused)
     return marked(wire, quirks.cache_roles) if quirks.cache_roles else wire

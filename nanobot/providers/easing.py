@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nanobot.providers.failures import Failure
+from nanobot.providers.orders import refused_order
 from nanobot.providers.quirks import Quirks
 
 FEWEST_TOKENS = 256
@@ -37,7 +38,9 @@ _LONGEST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How an answer is asked for; ``refused`` names the fields this endpoint does not take."""
+    """How an answer is asked for; ``refused`` names the fields and the orders of messages that
+    this endpoint does not take.
+    """
 
     max_tokens: int
     temperature: float
@@ -82,6 +85,8 @@ class Options:
 
 def eased(options: Options, failure: Failure) -> Options | None:
     """Options that the endpoint may take after this refusal; None where they are not at fault."""
+    if (order := refused_order(failure, options.refused)) is not None:
+        return replace(options, refused=options.refused | {order})
     if failure.status not in {400, 422}:
         return None
     if (fewer := _fitting(failure.body, options.max_tokens)) is not None:

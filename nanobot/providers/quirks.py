@@ -34,7 +34,8 @@ class Quirks:
     where an answer may have more tokens than this, and then no temperature goes with it
     (Anthropic takes the thinking from the answer's tokens and has its temperature fixed).
     ``sees``: pictures can be shown to it.
-    ``short_call_ids``: tool call ids must be nine letters or digits, as Mistral's API wants;
+    ``short_call_ids``: tool call ids must be nine letters or digits, and no user message may follow
+    a tool's, as Mistral's API wants.
     ``long_call_ids``: they go back as they came, for litellm keeps Gemini's signatures in them.
     ``cache_roles``: the roles whose messages may carry cache markers; none for no markers.
     ``asks_for_cost``: the endpoint gives the price of a call when asked to.
@@ -112,7 +113,7 @@ def quirks_at(
                 cache_roles=roles,
                 asks_for_cost=True,
             )
-        elif provider == "mistral":
+        if provider == "mistral" or model.startswith("mistral/"):
             quirks = replace(quirks, short_call_ids=True)
         override = overrides.get(model)
         quirks = replace(quirks, sees=sees(model, override))

@@ -89,6 +89,21 @@ class SessionLog:
         """
         return await self._database.read(lambda connection: _live(connection, key, most))
 
+    async def call_ids(self, key: str, inbound_id: str) -> set[str]:
+        """The ids of all calls of an inbound's turn, whether or not the model still sees them."""
+
+        def read(connection: sqlite3.Connection) -> set[str]:
+            rows = connection.execute(
+                "SELECT json_extract(call.value, '$[0]') "
+                "FROM log, json_each(log.payload, '$.tool_calls') AS call "
+                "WHERE session = ? AND inbound_id = ? AND kind = 'assistant' "
+                "AND json_valid(payload)",
+                (key, inbound_id),
+            )
+            return {str(identity) for (identity,) in rows}
+
+        return await self._database.read(read)
+
     async def append(
         self, key: str, drafts: Sequence[Draft], *, durable: bool = False
     ) -> tuple[Entry, ...]:

@@ -409,6 +409,17 @@ async def test_an_answer_cut_by_the_token_limit_says_so(
     assert (response.content, response.finish_reason) == ("Once upon a", FinishReason.LENGTH)
 
 
+async def test_a_call_cut_by_the_token_limit_is_handed_on_as_it_came(
+    make: MakeProvider, server: ModelServer
+) -> None:
+    server.script(Reply.tool_calls([("look", '{"what": "half of a na')]).but(finish="length"))
+
+    response = await ask(make(server.url))
+
+    assert [call.arguments for call in response.tool_calls] == ['{"what": "half of a na']
+    assert response.finish_reason is FinishReason.LENGTH
+
+
 async def test_calls_count_whatever_the_finish_reason_says(
     make: MakeProvider, server: ModelServer
 ) -> None:

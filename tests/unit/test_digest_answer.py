@@ -37,6 +37,7 @@ DIGEST = Digest(
     ),
 )
 TEXT = json.dumps(GOOD)
+BRACKETED = {"history": [{"time": "2026-03-01 12:00", "text": "He wrote ]}]} and left."}]}
 
 
 def called(arguments: str) -> LLMResponse:
@@ -98,6 +99,14 @@ def test_half_an_answer_never_passes_for_one(length: int, as_call: bool) -> None
         read(called(half) if as_call else LLMResponse(f"```json\n{half}"))
 
 
+@given(st.integers(1, len(repr(BRACKETED)) - 1))
+def test_half_an_answer_in_single_quotes_never_passes_for_one(length: int) -> None:
+    assert read(called(repr(BRACKETED))).events == (Event("He wrote ]}]} and left.", NOON),)
+
+    with pytest.raises(Unusable):
+        read(called(repr(BRACKETED)[:length]))
+
+
 def test_wrong_types_are_taken_for_what_they_must_mean() -> None:
     document = {
         "history": [
@@ -145,3 +154,10 @@ def test_a_guests_digest_is_offered_no_edits() -> None:
     offered = [list(tool_spec(edits=edits).parameters["properties"]) for edits in (True, False)]
 
     assert offered == [["history", "memory"], ["history"]]
+
+
+def test_a_list_in_a_text_that_ends_early_never_passes_for_a_paragraph() -> None:
+    listed = json.dumps(GOOD["history"])
+
+    with pytest.raises(Unusable, match="cut off"):
+        read(called(json.dumps({"history": listed[:-10]})))

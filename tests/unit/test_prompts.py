@@ -50,6 +50,8 @@ def sections() -> dict[str, str]:
         "continue_cut": render.continue_cut(),
         "ask_again": render.ask_again(),
         "limit_reached": render.limit_reached(20),
+        "repeated": render.repeated(5),
+        "stuck": render.stuck(20),
         "reflect": render.reflect(),
         "compacted": render.compacted(),
         "digested": render.digested("[2026-03-01 12:00] Ann moved to Basel."),

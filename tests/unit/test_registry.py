@@ -140,6 +140,42 @@ async def test_a_call_cut_off_in_the_middle_writes_nothing(arguments: str) -> No
     )
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "{'path': 'half of a fi",
+        '{path: "half of a fi',
+        '```json\n{"path": "half of a fi',
+        '{"tags": ["x",], "path": "half of a fi',
+        json.dumps('{"path": "half of a fi'),
+        json.dumps("{'path': 'half of a fi"),
+        '{"path": "a", "count": 1',
+    ],
+)
+async def test_a_call_cut_off_writes_nothing_however_badly_it_was_begun(arguments: str) -> None:
+    text, ok = await execute(Note(), arguments)
+
+    assert ("end in the middle and nothing was done" in text, ok) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ('{"path": "a"}{"path": "b"}', "Extra data"),
+        ('{"path": "say "a" and "b""}', "Expected"),
+        (r'{"path": "a\d+"}', r"\d is no escape sequence"),
+        (r"{'path': 'a\x41'}", r"\x is no escape sequence"),
+        ("nonsense", "Expected"),
+    ],
+)
+async def test_a_call_of_which_something_may_be_missing_writes_nothing(
+    arguments: str, reason: str
+) -> None:
+    text, ok = await execute(Note(), arguments)
+
+    assert (reason in text, "nothing was done" in text, ok) == (True, True, False)
+
+
 async def test_a_call_that_only_reads_is_mended_where_it_was_cut_off() -> None:
     assert await execute(Look(), '{"path": "a"') == ("a|1|[]", True)
 

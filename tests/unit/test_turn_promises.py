@@ -112,6 +112,33 @@ async def test_what_the_message_tool_has_said_is_not_said_again(bench: Bench) ->
     assert await bench.queued() == [("in-1/message/1", "42", "Half way.")]
 
 
+async def test_a_turn_that_goes_on_after_a_kill_knows_the_ids_of_calls_it_no_longer_sees(
+    bench: Bench,
+) -> None:
+    same = ("1", "message", '{"content": "Half way."}')
+    bench.model.answers = [calls(same), RuntimeError("killed")]
+    with pytest.raises(RuntimeError):
+        await bench.turn("go")
+    mark = draft(EntryKind.COMPACTED, UserMessage("So far."), "in-1")
+    (marked,) = await bench.sessions.append(SESSION, [mark])
+    await bench.database.write(
+        lambda connection: [
+            connection.execute("UPDATE session SET live_from = ?", (marked.seq,)),
+            connection.execute(
+                "INSERT INTO log (session, kind, inbound_id, principal, trust, at, payload) "
+                "VALUES (?, 'assistant', 'in-1', 'owner', 'trusted', 0, 'damaged')",
+                (SESSION,),
+            ),
+        ]
+    )
+
+    bench.model.answers = [calls(same), calls(same), says("Done.")]
+    settlement = await bench.turn("go")
+
+    assert settlement.answer == "Done."
+    assert [text for _, _, text in await bench.queued()] == ["Half way."] * 3
+
+
 async def test_the_message_tool_writes_to_the_chat_of_its_own_turn(bench: Bench) -> None:
     for chat in ("42", "43", "42"):
         bench.model.answers = [calls(("1", "message", '{"content": "Half way."}')), says("Done.")]

@@ -115,6 +115,7 @@ def _for_owners(tool: Tool[Any]) -> Tool[Any]:
         effect = tool.effect
         arguments = tool.arguments
         timeout_s = tool.timeout_s
+        polls = tool.polls
 
         async def run(self, args: Any, context: ToolContext) -> ToolOutput:
             if not context.principal.is_owner:

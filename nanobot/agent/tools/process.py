@@ -40,6 +40,7 @@ class Process(Tool[ProcessArguments]):
     effect = Effect.WRITE
     arguments = ProcessArguments
     timeout_s = None  # poll keeps the time it is given
+    polls = True
 
     def __init__(self, background: BackgroundProcesses) -> None:
         self._background = background

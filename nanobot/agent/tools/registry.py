@@ -23,7 +23,7 @@ from nanobot.agent.tools.search import FindFiles, Grep
 from nanobot.core.chat import ToolCall, ToolSpec
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Trust
-from nanobot.core.text import mended_json, one_line
+from nanobot.core.text import one_line, read_json
 from nanobot.core.tool import DEFAULT_TIMEOUT_S, Effect, Tool, ToolContext, ToolOutput
 from nanobot.safety.commands import CommandRunner
 from nanobot.safety.paths import PathResolver
@@ -81,6 +81,11 @@ class ToolRegistry:
         """The effect of a tool; one that does not exist counts as writing."""
         tool = self._tools.get(name)
         return Effect.WRITE if tool is None else tool.effect
+
+    def polls(self, name: str) -> bool:
+        """Whether the same call of a tool, with the same result, is how one waits with it."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.polls
 
     def parameters_of(self, name: str) -> Mapping[str, Any]:
         """The JSON Schemas of a tool's parameters by name; none for a tool there is not."""
@@ -205,21 +210,18 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _parsed(tool: AnyTool, text: str) -> dict[str, Any]:
-    """A model's arguments as an object, mending what is only written badly."""
+    """A model's arguments as an object. What only reads may have its arguments completed."""
     try:
-        # Not strict: raw line breaks in strings are what models write when they forget.
-        value = json.loads(text if text.strip() else "{}", strict=False)
-        if isinstance(value, str):  # an object encoded twice
-            value = json.loads(value, strict=False)
-    except ValueError as error:
-        if tool.effect is Effect.WRITE and _is_cut_off(error):
+        value = read_json(text if text.strip() else "{}")
+    except (EOFError, ValueError) as error:
+        if tool.effect is Effect.WRITE:
+            if isinstance(error, EOFError):
+                raise ToolError(cut_off(tool.name)) from error
             raise ToolError(
-                f"The arguments of {tool.name} end in the middle and nothing was done. "
-                "Send the call again, long content in several parts."
+                f"The arguments of {tool.name} are no JSON ({error}) and nothing was done. "
+                "Send the call again."
             ) from error
-        value = mended_json(text)
-    except RecursionError:
-        value = None
+        value = _completed(text)
     if not isinstance(value, dict):
         raise ToolError(f"The arguments of {tool.name} are not a JSON object. {_signature(tool)}")
     # A half of a surrogate pair (a cut emoji) cannot be written to any file.
@@ -227,11 +229,22 @@ def _parsed(tool: AnyTool, text: str) -> dict[str, Any]:
     return cleaned
 
 
-def _is_cut_off(error: ValueError) -> bool:
-    """Whether parsing failed because the text ended: half a file must not be taken for one."""
-    return isinstance(error, json.JSONDecodeError) and (
-        error.msg.startswith("Unterminated string") or error.pos >= len(error.doc.rstrip())
+def cut_off(name: str) -> str:
+    """What the model reads of a call to the tool ``name`` whose end may be missing."""
+    return (
+        f"The arguments of {name} end in the middle and nothing was done. "
+        "Send the call again, long content in several parts."
     )
+
+
+def _completed(text: str) -> object:
+    """A guess at what a model meant; None where nobody can tell."""
+    import json_repair
+
+    try:
+        return json_repair.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _well_formed(value: Any) -> Any:
