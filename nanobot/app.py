@@ -55,6 +55,7 @@ from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
 from nanobot.providers import registry
 from nanobot.providers.models import Models
 from nanobot.providers.offline import MODEL as OFFLINE
+from nanobot.providers.refusals import Refusals
 from nanobot.providers.tls import TLS
 from nanobot.safety.commands import CommandRunner
 from nanobot.safety.paths import PathResolver
@@ -172,7 +173,12 @@ async def open_app(
         )
         tls = TLS()
         models = Models(
-            defaults, config.providers, environ, tls=tls, offline_allowed=offline_allowed
+            defaults,
+            config.providers,
+            environ,
+            tls=tls,
+            offline_allowed=offline_allowed,
+            refusals=Refusals(home.refusals),
         )
         switches = SkillSwitches(
             home.skills_off, workspace, clock, extra_dirs=config.skills.load.extra_dirs

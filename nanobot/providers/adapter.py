@@ -28,6 +28,7 @@ from nanobot.providers.failures import (
     classify,
 )
 from nanobot.providers.quirks import Quirks, QuirksOf
+from nanobot.providers.refusals import EVERY_MODEL, Refusals
 from nanobot.providers.thinking_blocks import may_think
 from nanobot.providers.wire import Wire, call_ids, read_pictures, wire_messages, wire_tools
 
@@ -43,16 +44,22 @@ class Adapter(ABC):
     """An ``LLMProvider``. Makes one attempt a call: retries are the business of ``Retrying``.
 
     What an endpoint turns out not to take (``stream_options``, a temperature, …) is left out
-    and remembered.
+    and remembered in ``refusals``.
     """
 
-    def __init__(self, *, endpoint: Endpoint, quirks: QuirksOf, total_timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        endpoint: Endpoint,
+        quirks: QuirksOf,
+        refusals: Refusals | None,
+        total_timeout_s: float,
+    ) -> None:
         """``total_timeout_s`` end a call in any case."""
         self._endpoint = endpoint
         self._quirks = quirks
+        self._refusals = refusals or Refusals()
         self._total_timeout_s = total_timeout_s
-        self._refused: dict[str, frozenset[str]] = {}
-        self._refused_by_all: frozenset[str] = frozenset()
 
     async def chat(
         self,
@@ -69,7 +76,7 @@ class Adapter(ABC):
         """See ``LLMProvider``. A reasoning effort of ``off`` asks for none where that can be."""
         emit = on_delta or ignore
         quirks = self._quirks(model)
-        known = self._refused.get(model, frozenset()) | self._refused_by_all
+        known = self._refusals.of(self._endpoint.key, model)
         effort = reasoning_effort if may_think(messages, quirks) else None
         options = Options(max_tokens, temperature, effort, quirks, known)
         answer = Answer(model=model, taken_ids=call_ids(messages), emit=emit)
@@ -143,8 +150,9 @@ class Adapter(ABC):
         """Remember for the next call what this one was refused."""
         if not refused:
             return
-        self._refused_by_all |= refused & {USAGE}
-        self._refused[model] = self._refused.get(model, frozenset()) | refused
+        if USAGE in refused:
+            self._refusals.add(self._endpoint.key, EVERY_MODEL, {USAGE})
+        self._refusals.add(self._endpoint.key, model, refused)
         if EFFORT in refused:
             name = self._endpoint.name
             emit(Notice(f"{name} takes no reasoning effort for {model}; it was left out."))

@@ -110,6 +110,11 @@ class Endpoint:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     @property
+    def key(self) -> str:
+        """What is remembered of the endpoint is kept under this, across processes."""
+        return f"{self.name} at {self.shown}"
+
+    @property
     def key_hint(self) -> str:
         return f"set the key: nanobot config set providers.{self.name}.apiKey KEY"
 

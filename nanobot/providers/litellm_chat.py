@@ -27,6 +27,7 @@ from nanobot.providers.litellm_ending import Ending
 from nanobot.providers.litellm_failures import failure_of, is_litellms
 from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.quirks import QuirksOf, quirks_at
+from nanobot.providers.refusals import Refusals
 from nanobot.providers.wire import Wire
 
 _ENDINGS = ("/v1/messages", "/v1/chat/completions", "/chat/completions", "/v1")
@@ -51,6 +52,7 @@ class LiteLLMChat(Adapter):
         api_key: str | None = None,
         extra_headers: Mapping[str, str] | None = None,
         quirks: QuirksOf | None = None,
+        refusals: Refusals | None = None,
         idle_timeout_s: float = 120.0,
         total_timeout_s: float = 600.0,
         now: Clock = _now,
@@ -77,6 +79,7 @@ class LiteLLMChat(Adapter):
                 tuple(sorted(secrets, key=len, reverse=True)),
             ),
             quirks=quirks or quirks_at(name, through_litellm=True),
+            refusals=refusals,
             total_timeout_s=total_timeout_s,
         )
 

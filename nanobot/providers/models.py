@@ -16,6 +16,7 @@ from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.offline import OfflineModel
 from nanobot.providers.openai_chat import OpenAIChat
 from nanobot.providers.quirks import quirks_at
+from nanobot.providers.refusals import Refusals
 from nanobot.providers.retry import Retrying
 from nanobot.providers.tls import TLS
 
@@ -32,6 +33,7 @@ class Models:
         tls: TLS,
         offline_allowed: bool,
         outages: Outages | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._defaults = defaults
         self._providers = providers
@@ -41,6 +43,7 @@ class Models:
         self._tls = tls
         self._litellm = LiteLLM()
         self._outages = outages or Outages()
+        self._refusals = refusals or Refusals()
 
     @property
     def is_offline(self) -> bool:
@@ -191,6 +194,7 @@ class Models:
                 api_key=choice.key,
                 extra_headers=headers,
                 quirks=quirks,
+                refusals=self._refusals,
                 idle_timeout_s=defaults.model_idle_timeout_s,
                 total_timeout_s=defaults.model_timeout_s,
             )
@@ -201,6 +205,7 @@ class Models:
             extra_headers=headers,
             tls=self._tls,
             quirks=quirks,
+            refusals=self._refusals,
             idle_timeout_s=defaults.model_idle_timeout_s,
             total_timeout_s=defaults.model_timeout_s,
         )

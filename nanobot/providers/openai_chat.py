@@ -25,6 +25,7 @@ from nanobot.providers.failures import (
     retry_after,
 )
 from nanobot.providers.quirks import QuirksOf, quirks_of
+from nanobot.providers.refusals import Refusals
 from nanobot.providers.tls import TLS
 from nanobot.providers.wire import Wire, encode_body, rough_size
 
@@ -55,6 +56,7 @@ class OpenAIChat(Adapter):
         extra_headers: Mapping[str, str] | None = None,
         tls: TLS | None = None,
         quirks: QuirksOf = quirks_of,
+        refusals: Refusals | None = None,
         idle_timeout_s: float = 120.0,
         total_timeout_s: float = 600.0,
         pools: int = 48,
@@ -71,6 +73,7 @@ class OpenAIChat(Adapter):
         super().__init__(
             endpoint=Endpoint(name, url, tuple(sorted(secrets, key=len, reverse=True))),
             quirks=quirks,
+            refusals=refusals,
             total_timeout_s=total_timeout_s,
         )
         self._headers = _merged(key, extra)

@@ -82,6 +82,11 @@ class Home:
         return self.root / "cache"
 
     @property
+    def refusals(self) -> Path:
+        """What model endpoints have refused."""
+        return self.cache / "refusals.json"
+
+    @property
     def plugins(self) -> Path:
         return self.root / "plugins"
 
