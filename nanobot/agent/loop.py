@@ -257,7 +257,7 @@ class AgentLoop:
             inbound=inbound,
             profile=profile,
             chosen=chosen,
-            effort=settings.reasoning_effort,
+            effort=settings.reasoning_effort or chosen.reasoning_effort,
             emit=emit,
             messages=messages,
             entries=[*logged, *appended],

@@ -83,6 +83,7 @@ class Models:
             context_window=first.context_window,
             reflect=first.reflect,
             vision=first.vision,
+            reasoning_effort=first.reasoning_effort,
         )
 
     def explain(self, model: str) -> registry.Choice:
@@ -149,6 +150,7 @@ class Models:
             context_window=window,
             reflect=reflect == "on" or (reflect == "auto" and reasonless),
             vision=sees(choice.model, choice.override),
+            reasoning_effort=self._defaults.reasoning_effort,
         )
 
     def _window(self, choice: registry.Choice) -> int:

@@ -23,6 +23,7 @@ class ReasoningBack(StrEnum):
     CONTENT = "reasoning_content"
     DETAILS = "reasoning_details"
     BLOCKS = "thinking_blocks"
+    TAGS = "think tags at the beginning of the content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,10 @@ _TABLE: tuple[tuple[re.Pattern[str], Quirks], ...] = (
         Quirks(takes_temperature=False, reasoning_back=ReasoningBack.CONTENT),
     ),
     (
-        re.compile(r"deepseek-(reasoner|v3\.2|v[4-9])"),
+        re.compile(r"deepseek-(reasoner|v3\.2|v[4-9])|glm-(4\.[5-9]|[5-9])"),
         Quirks(reasoning_back=ReasoningBack.CONTENT),
     ),
+    (re.compile(r"minimax-m\d"), Quirks(reasoning_back=ReasoningBack.TAGS)),
 )
 
 
