@@ -226,6 +226,8 @@ class AgentLoop:
     ) -> _Turn:
         profile = self._profile(inbound)
         settings = await self._sessions.settings(inbound.session_key)
+        if warning := await self._models.prepare(inbound.model or settings.model):
+            emit(Notice(warning))
         chosen = self._models.choose(inbound.model or settings.model)
         logged = await self.window.begun(
             await self._sessions.live(inbound.session_key, most=CHARACTERS * chosen.context_window)

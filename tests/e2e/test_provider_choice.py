@@ -39,7 +39,7 @@ def test_a_key_in_the_environment_leads_no_question_away_from_the_configured_pro
     done = nanobot.run("agent", "-m", "hello")
 
     assert (done.returncode, done.stdout) == (0, "OK\n")
-    (request,) = model.requests
+    (request,) = (one for one in model.requests if one.path == "/v1/chat/completions")
     assert (request.model, asked(request).key) == (name, KEY)
 
 
