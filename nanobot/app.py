@@ -199,7 +199,9 @@ async def open_app(
         runner = CommandRunner(_sandbox(config, environ))
         background = BackgroundProcesses(runner, lasting=lasting)
         pictures = Pictures(home)
-        redactor = Redactor([*all_secrets(config), *registry.keys_in(environ)])
+        search = config.tools.web.search
+        brave_key = search.api_key.get_secret_value() or environ.get("BRAVE_API_KEY", "")
+        redactor = Redactor([*all_secrets(config), *registry.keys_in(environ), brave_key])
         cron = CronService(JobFile(home.cron_jobs), database, bus, clock)
         heartbeat = HeartbeatService(
             config.gateway.heartbeat,
@@ -215,8 +217,8 @@ async def open_app(
                 resolver, runner, background, pictures, exec_timeout=config.tools.exec.timeout
             ),
             *web_tools(
-                brave_key=config.tools.web.search.api_key.get_secret_value(),
-                max_results=config.tools.web.search.max_results,
+                brave_key=brave_key,
+                max_results=search.max_results,
                 allow_cidrs=config.tools.web.allow_cidrs,
                 tls=tls,
             ),
@@ -262,6 +264,7 @@ async def open_app(
         commands = standard_commands(
             sessions=sessions,
             models=models,
+            default_effort=config.agents.defaults.reasoning_effort or "as the model likes",
             usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,

@@ -1,26 +1,71 @@
-"""The event loop of everything that runs turns: a name server that hangs holds up nobody."""
+"""The event loop of everything that runs turns: nothing that hangs or spins holds it for good."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from loguru import logger
 
 from nanobot import garbage
 
 _T = TypeVar("_T")
 
+EXIT_STALLED = 70
+"""The exit code of a process whose loop stood still; a supervisor starts it again."""
+_LOOK_S = 5.0
+_MOST_MISSED = 6
+
 
 class EventLoop(asyncio.SelectorEventLoop):
-    """asyncio's own, but for looking names up.
+    """asyncio's own, but for looking names up, and for what blocks it.
 
     A look-up cannot be cancelled. In asyncio's shared pool a few that hang keep every other
     thread work waiting, whichever chat it is for, and the process from ending. Here each has a
     thread of its own, which neither the pool nor the end of the process waits for.
+
+    Code that spins or blocks on the loop's thread stops every time limit and signal handler. A
+    thread ends the process then: what was accepted is kept, and the next start goes on with it.
     """
+
+    def run_forever(self) -> None:
+        """As ``loop.run_forever``, watched by a thread."""
+        over = threading.Event()
+        watched = (over, threading.get_ident())
+        threading.Thread(target=self._watch, args=watched, name="watchdog", daemon=True).start()
+        try:
+            super().run_forever()
+        finally:
+            over.set()
+
+    def _watch(self, over: threading.Event, ident: int) -> None:
+        """End the process when the loop has not turned for several looks in a row.
+
+        Looks are counted, not seconds: while the process is stopped or the machine sleeps there
+        are none.
+        """
+        turned = threading.Event()
+        turned.set()
+        missed = 0
+        while not over.wait(_LOOK_S):
+            if turned.is_set():
+                turned.clear()
+                missed = 0
+                with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                    self.call_soon_threadsafe(turned.set)
+            elif (missed := missed + 1) >= _MOST_MISSED:
+                # The loop's thread may hold a lock that this waits for.
+                report = threading.Thread(target=_report, args=(ident,), daemon=True)
+                report.start()
+                report.join(_LOOK_S)
+                os._exit(EXIT_STALLED)
 
     async def getaddrinfo(
         self,
@@ -62,3 +107,11 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
     """``asyncio.run`` on this loop."""
     with runner() as running:
         return running.run(main)
+
+
+def _report(ident: int) -> None:
+    """Say why the process ends, and in the log where the loop's thread is."""
+    text = f"the event loop has stood still for {_LOOK_S * _MOST_MISSED:g} s: the process ends"
+    print(f"nanobot: {text}", file=sys.stderr, flush=True)
+    stack = traceback.format_stack(sys._current_frames()[ident])
+    logger.critical("{}; it is at\n{}", text, "".join(stack))

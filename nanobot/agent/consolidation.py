@@ -262,8 +262,10 @@ class Consolidator:
                 self._later(key, (state.not_before - self._clock()).total_seconds())
                 return Outcome(key, steps, state.error)
             live = await self._sessions.live(key)
+            name = self._settings.model or live.settings.model
+            await self._models.prepare(name)
             try:
-                chosen = self._models.choose(self._settings.model or live.settings.model)
+                chosen = self._models.choose(name)
             except ProviderError as refusal:
                 chosen, fault = None, refusal
             # The cut is made once: a conversation that goes on must not be cut shorter and shorter.

@@ -231,6 +231,8 @@ class AgentLoop:
     ) -> _Turn:
         profile = self._profile(inbound)
         settings = await self._sessions.settings(inbound.session_key)
+        if warning := await self._models.prepare(inbound.model or settings.model):
+            emit(Notice(warning))
         chosen = self._models.choose(inbound.model or settings.model)
         logged = await self.window.begun(
             await self._sessions.live(inbound.session_key, most=CHARACTERS * chosen.context_window)
@@ -262,7 +264,7 @@ class AgentLoop:
             inbound=inbound,
             profile=profile,
             chosen=chosen,
-            effort=settings.reasoning_effort,
+            effort=settings.reasoning_effort or chosen.reasoning_effort,
             emit=emit,
             messages=messages,
             entries=[*logged, *appended],

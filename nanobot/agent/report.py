@@ -92,6 +92,7 @@ class ContextMeter:
     ) -> ContextReport:
         """The report of one session; raises ProviderError when there is no model to ask."""
         settings = await self._sessions.settings(key)
+        await self._models.prepare(model or settings.model, load=False)
         chosen = self._models.choose(model or settings.model)
         live = await self._sessions.live(key, most=CHARACTERS * chosen.context_window)
         factor = await self._sessions.calibration.factor(chosen.model)

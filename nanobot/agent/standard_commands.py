@@ -67,13 +67,15 @@ def standard_commands(
     turns: Callable[[], TurnControl],
     meter: ContextMeter,
     clock: Clock,
+    default_effort: str = "as the model likes",
     subagents: Callable[[str], Awaitable[Sequence[str]]] = no_subagents,
     more: Iterable[Command] = (),
     further: Further = no_further,
 ) -> CommandTable:
     """The table of commands. ``turns`` is asked when a command runs: the dispatcher needs it.
 
-    ``subagents`` tells of those of a session, a line each. ``more`` are commands of other
+    ``default_effort``: how much models reason where ``/think`` has not said it. ``subagents`` tells
+    of those of a session, a line each. ``more`` are commands of other
     parts, ``further`` those that are turns (skills).
     """
 
@@ -151,7 +153,7 @@ def standard_commands(
         inbound, level = invocation.inbound, invocation.argument.lower()
         live = await sessions.live(inbound.session_key)
         if not level:
-            return f"Reasoning: {live.settings.reasoning_effort or 'as the model likes'}"
+            return f"Reasoning: {live.settings.reasoning_effort or default_effort}"
         if inbound.role is not Role.OWNER:
             return _OWNERS_CHOICE
         if level not in (*EFFORTS, "default"):
@@ -160,7 +162,7 @@ def standard_commands(
         await sessions.change_settings(
             inbound.session_key, replace(live.settings, reasoning_effort=effort)
         )
-        return f"Reasoning from the next message on: {effort or 'as the model likes'}"
+        return f"Reasoning from the next message on: {effort or default_effort}"
 
     async def used(invocation: Invocation) -> str:
         inbound = invocation.inbound

@@ -28,6 +28,13 @@ class ModelSource(Protocol):
         """The model named, or the configured one. Raises ProviderError when there is none."""
         ...
 
+    async def prepare(self, model: str | None, *, load: bool = True) -> str:
+        """Find out what only the model's server knows, before ``choose``.
+
+        ``load``: the server may load the model for that. Returns what a person should know, or "".
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:

@@ -51,7 +51,7 @@ def from_flags(given: Answers, found: Found, present: Present, *, check: bool) -
     if given.api_key and (wrong := wrong_key(given.api_key, provider)):
         raise ConfigError(f"--api-key: {wrong}")
     answers = replace(given, provider=provider, api_base=_base(provider, given, present))
-    if BY_NAME[provider].verbatim and not (answers.api_base or present.base_of(provider)):
+    if not (answers.api_base or present.base_of(provider)):
         raise ConfigError(f"{provider} needs its address: --api-base http://…/v1")
     listed = _look_at(answers, present, print) if check else ()
     if present.model and not given.model:
@@ -176,7 +176,7 @@ def _ask_for_model(given: Answers, found: Found, present: Present, *, check: boo
             return given
         answers = replace(given, provider=provider, api_base=_base(provider, given, present))
         spec = BY_NAME[provider]
-        if spec.verbatim and not (answers.api_base or present.base_of(provider)):
+        if not (answers.api_base or present.base_of(provider)):
             answers = replace(answers, api_base=_ask("Its address", "", wrong_base))
         if provider in found.keys:
             print(f"Its key stays in {found.keys[provider]}; the config needs none.")

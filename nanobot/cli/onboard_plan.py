@@ -189,7 +189,7 @@ def _provider_keys(answers: Answers) -> list[tuple[KeyPath, Any]]:
         keys.append((("providers", spec.name, "apiBase"), answers.api_base))
     if answers.model:
         keys.append((("agents", "defaults", "model"), full_name(spec, answers.model)))
-        if spec.verbatim:  # its models' names say nothing of the provider
+        if not spec.base:  # its models' names say nothing of the provider
             keys.append((("agents", "defaults", "provider"), spec.name))
     return keys
 
@@ -210,7 +210,7 @@ def provider_by_key(key: str) -> str:
 
 def full_name(spec: ProviderSpec, model: str) -> str:
     """A model's name such that it leads to this provider, whatever other keys there are."""
-    if spec.verbatim or model.startswith(f"{spec.name}/"):
+    if not spec.base or model.startswith(f"{spec.name}/"):
         return model
     return f"{spec.name}/{model}"
 

@@ -12,7 +12,7 @@ _KEYS = {
     "": "$schema api cli hooks imageGeneration mcp modelPresets transcription webSearch webui",
     "agents.defaults": """botIcon botName consolidationRatio contextBlockLimit contextWindowTokens
         disabledSkills dream failOnToolError idleCompactAfterMinutes maxMessages
-        maxToolResultChars modelPreset providerRetryMode reasoningEffort sessionTtlMinutes
+        maxToolResultChars modelPreset providerRetryMode sessionTtlMinutes
         timezone toolHintMaxLength unifiedSession""",
     "channels": """dingtalk discord email feishu googlechat imessage irc lark line matrix
         mattermost mochat msteams napcat nostr qq signal slack teams twitch webchat websocket

@@ -66,6 +66,21 @@ def _empty_is(default: str) -> Callable[[object], object]:
     return lambda value: default if value == "" else value
 
 
+_EFFORTS_ELSEWHERE = {
+    "": None,
+    "adaptive": None,
+    "none": "off",
+    "minimal": "low",
+    "xhigh": "high",
+    "max": "high",
+}
+
+
+def _our_effort(value: object) -> object:
+    """The nearest of our reasoning efforts to one that other programs of the family know."""
+    return _EFFORTS_ELSEWHERE.get(value, value) if isinstance(value, str) else value
+
+
 def _stripped(value: object) -> object:
     return value.strip() if isinstance(value, str) else value
 
@@ -230,6 +245,12 @@ class AgentDefaults(Section):
     )
     max_tokens: Whole = Field(default=8192, ge=1, description="Limit of one answer, in tokens.")
     temperature: Number = Field(default=0.7, ge=0, le=2, description="Sampling temperature.")
+    reasoning_effort: Annotated[
+        Literal["low", "medium", "high", "off"] | None, BeforeValidator(_our_effort)
+    ] = Field(
+        default=None,
+        description="How much models reason where `/think` has not said it. Unset: as they like.",
+    )
     context_window: Whole | None = Field(
         default=None,
         ge=1024,
@@ -473,7 +494,8 @@ class WebSearchConfig(Section):
     """The web_search tool."""
 
     api_key: Secret = Field(
-        default=SecretStr(""), description="Brave Search key. Unset: a keyless engine."
+        default=SecretStr(""),
+        description="Brave Search key. Unset: `BRAVE_API_KEY`, else a keyless engine.",
     )
     max_results: Whole = Field(
         default=5, ge=1, le=10, description="Results when the model names no count."

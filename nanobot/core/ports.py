@@ -44,6 +44,7 @@ class ChosenModel:
     """A model and how it is called; sizes in tokens.
 
     ``reflect``: ask it to assess results. ``vision``: it can be shown pictures.
+    ``reasoning_effort``: how much it reasons in sessions that say nothing of it; None: as it likes.
     """
 
     provider: LLMProvider
@@ -53,6 +54,7 @@ class ChosenModel:
     context_window: int
     reflect: bool = False
     vision: bool = False
+    reasoning_effort: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ class Connections:
         self._running = [0] * pools
 
     @asynccontextmanager
-    async def post(
-        self, url: str, headers: Mapping[str, str], content: bytes
+    async def send(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes
     ) -> AsyncIterator[httpx.Response]:
         """Send a request; the response's body is not read yet. Leaving early closes it.
 
@@ -48,7 +48,7 @@ class Connections:
             self._clients[chosen] = client
         self._running[chosen] += 1
         try:
-            async with client.stream("POST", url, headers=headers, content=content) as response:
+            async with client.stream(method, url, headers=headers, content=content) as response:
                 yield response
         except (httpx.RequestError, httpx.InvalidURL) as error:
             raise self._broke(error) from error

@@ -84,6 +84,8 @@ _FILTER_CODES = {
 }
 _MODEL_CODES = {"model_not_found", "model_not_exist", "notfounderror"}
 _REQUEST_CODES = {"invalid_request_error", "badrequesterror", "bad_request", "validation_error"}
+# Google's RetryInfo, also where a gateway quotes it as text.
+_RETRY_DELAY = re.compile(r'retryDelay\\*"\s*:\s*\\*"(\d+(?:\.\d+)?)s')
 _LATER_STATUS = {408, 409, 425, 429}
 _OVERFLOW_STATUS = {400, 413, 422, 500}
 
@@ -222,6 +224,8 @@ def failure_in_document(status: int, document: Any, wait_s: float | None = None)
     )
     if status == 0:
         status = next((int(code) for code in sorted(named) if re.fullmatch(r"[45]\d\d", code)), 0)
+    if wait_s is None and (delay := _RETRY_DELAY.search(body)):
+        wait_s = float(delay[1])
     return Failure(status, _message_of(error, inner, body), named, body, wait_s)
 
 

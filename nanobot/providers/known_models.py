@@ -74,18 +74,18 @@ def reasons(model: str, override: ModelOverride | None = None) -> bool | None:
     """Whether a model has a reasoning mode of its own; None where nobody knows."""
     if override is not None and override.reasoning is not None:
         return override.reasoning
-    return False if _REASONLESS.match(_bare(model)) else None
+    return False if _REASONLESS.match(bare(model)) else None
 
 
 def sees(model: str, override: ModelOverride | None = None) -> bool:
     """Whether a model can be shown pictures; of one that nobody knows it is not assumed."""
     if override is not None and override.vision is not None:
         return override.vision
-    name = _bare(model)
+    name = bare(model)
     return bool(_SEEING.match(name) or _VISUAL.search(name))
 
 
-def _bare(model: str) -> str:
+def bare(model: str) -> str:
     """A model's name without gateway, region and maker (``eu.anthropic.claude-…`` on Bedrock)."""
     return _MAKER.sub("", model.lower().rsplit("/", 1)[-1])
 

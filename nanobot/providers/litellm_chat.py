@@ -71,6 +71,7 @@ class LiteLLMChat(Adapter):
         self._key, self._headers = checked(name, api_key, extra_headers or {})
         self._idle_timeout_s = idle_timeout_s
         self._now = now
+        self._introduced: set[str] = set()
         secrets = {self._key, *self._headers.values(), urlsplit(base_url).password or ""} - {""}
         super().__init__(
             endpoint=Endpoint(
@@ -109,6 +110,7 @@ class LiteLLMChat(Adapter):
         self, litellm: Any, head: Wire, messages: Sequence[Wire], options: Options
     ) -> AsyncIterator[Any]:
         """Litellm's stream of one request; leaving it closes the connection."""
+        self._introduce(litellm, head["model"], options.quirks.litellm_facts)
         request: dict[str, Any] = {
             **head,
             "messages": list(messages),
@@ -185,6 +187,14 @@ class LiteLLMChat(Adapter):
             raise ConnectionBroke(
                 f"nothing came for {self._idle_timeout_s:g} s", was_made=True
             ) from error
+
+    def _introduce(self, litellm: Any, model: str, facts: frozenset[str]) -> None:
+        """Let litellm know of a model what its table, frozen at its release, may lack."""
+        if facts and self._prefix and model not in self._introduced:
+            self._introduced.add(model)
+            entry = {"litellm_provider": self._prefix, "mode": "chat", **dict.fromkeys(facts, True)}
+            # It looks up some facts by the one name, some by the other.
+            litellm.register_model({model: entry, f"{self._prefix}/{model}": entry})
 
     def _litellm_name(self, litellm: Any, model: str) -> str:
         if self._prefix:

@@ -15,7 +15,9 @@ class Ending:
 
     A stream that breaks off looks complete. Mostly ``received_finish_reason`` is None then; but of
     Gemini's streams it always is, and each of their chunks claims to be the last. There the lines
-    that litellm reads are looked at as they pass.
+    that litellm reads are looked at as they pass. A line of JSON that is cut off stays in litellm's
+    buffer; at the end of the lines its iterator would return None from it for ever, without
+    yielding to the event loop.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -23,14 +25,17 @@ class Ending:
         self._seen = False
         inner = stream.completion_stream
         if type(inner).__module__.startswith("litellm.llms.vertex_ai.gemini"):
-            inner.streaming_response = self._watched(inner.streaming_response)
+            inner.streaming_response = self._watched(inner, inner.streaming_response)
 
     def was_real(self) -> bool:
         """Whether the provider said why the model stopped."""
         return self._seen or self._stream.received_finish_reason is not None
 
-    async def _watched(self, lines: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def _watched(self, inner: Any, lines: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for line in lines:
             text = line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line)
             self._seen = self._seen or bool(_GEMINI_ENDS.search(text))
             yield line
+        if inner.accumulated_json:
+            inner.accumulated_json = ""
+            self._seen = False

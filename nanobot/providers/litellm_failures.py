@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -41,8 +42,7 @@ def failure_of(error: Any, now: datetime) -> Failure | str:
     stands in the exception's text behind several prefixes.
     """
     error = getattr(error, "original_exception", None) or error
-    first_hand = _first_hand(error)
-    status = _status(first_hand) or _status(error)
+    status = _status(_first_hand(error)) or _status(error)
     text = _unwrapped(str(getattr(error, "message", "") or error))
     if status in {0, 408, 500, 503} and not text.startswith("{"):
         reason = system_reason(error)
@@ -50,23 +50,32 @@ def failure_of(error: Any, now: datetime) -> Failure | str:
             return reason
     failure = _read(status, text)
     named = {_KINDS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _KINDS}
-    headers = (
-        getattr(error, "litellm_response_headers", None)
-        or getattr(getattr(error, "response", None), "headers", None)
-        or getattr(first_hand, "headers", None)
+    said = (
+        headers
+        for one in _chain(error)
+        for headers in (
+            getattr(one, "litellm_response_headers", None),
+            getattr(one, "headers", None),
+            getattr(getattr(one, "response", None), "headers", None),
+        )
     )
-    wait_s = retry_after(headers, now) if headers else None
+    waits = (retry_after(headers, now) for headers in said if headers)
+    wait_s = next((wait for wait in waits if wait is not None), failure.wait_s)
     return replace(failure, codes=failure.codes | named, wait_s=wait_s)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and those it was made of."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _first_hand(error: BaseException) -> BaseException | None:
     """The exception of the provider's own module which litellm made its own of."""
-    cause = error.__cause__ or error.__context__
-    while cause is not None:
-        if type(cause).__module__.startswith("litellm.llms.") and _status(cause):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return None
+    theirs = (one for one in _chain(error) if type(one).__module__.startswith("litellm.llms."))
+    return next((one for one in theirs if _status(one)), None)
 
 
 def _status(error: BaseException | None) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loguru import logger
+
 from nanobot.config.schema import AgentDefaults, ProvidersConfig
 from nanobot.core.errors import AuthFailed, ConfigError, ProviderError
 from nanobot.core.ports import ChosenModel, LLMProvider
@@ -14,11 +16,19 @@ from nanobot.providers.litellm_chat import LiteLLMChat
 from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.offline import OfflineModel
+from nanobot.providers.ollama_chat import OllamaChat, is_ollama
 from nanobot.providers.openai_chat import OpenAIChat
 from nanobot.providers.quirks import quirks_at
 from nanobot.providers.refusals import Refusals
 from nanobot.providers.retry import Retrying
 from nanobot.providers.tls import TLS
+
+_LITTLE = 16_384
+"""With less context than this there is hardly room beside the assistant's own instructions."""
+_LITTLE_CONTEXT = (
+    "Ollama gives {model} a context of {tokens} tokens and reads no more of a request; "
+    "for more, start Ollama with OLLAMA_CONTEXT_LENGTH=32768"
+)
 
 
 class Models:
@@ -43,6 +53,8 @@ class Models:
         self._tls = tls
         self._litellm = LiteLLM()
         self._outages = outages or Outages()
+        self._ollamas: dict[str, OllamaChat] = {}
+        self._contexts: dict[tuple[str, str], int] = {}
         self._refusals = refusals or Refusals()
 
     @property
@@ -83,7 +95,35 @@ class Models:
             context_window=first.context_window,
             reflect=first.reflect,
             vision=first.vision,
+            reasoning_effort=first.reasoning_effort,
         )
+
+    async def prepare(self, model: str | None, *, load: bool = True) -> str:
+        """Ask an Ollama for the context it gives the model, so that ``choose`` knows it.
+
+        ``load``: the model may be loaded for that. Returns what a person should know of it, once.
+        """
+        name = model or self._defaults.model
+        if name is None or name == OFFLINE:
+            return ""
+        try:
+            choice = self.explain(name)
+            self._adapter(choice)
+        except ProviderError:
+            return ""  # ``choose`` raises it
+        place = (choice.spec.name, choice.model)
+        if (server := self._ollamas.get(choice.spec.name)) is None:
+            return ""
+        usual = self._environ.get("OLLAMA_CONTEXT_LENGTH", "")
+        tokens = await server.context(choice.model, usual=usual, load=load)
+        if tokens is None or self._contexts.get(place) == tokens:
+            return ""
+        self._contexts[place] = tokens
+        if tokens >= _LITTLE:
+            return ""
+        warning = _LITTLE_CONTEXT.format(model=choice.model, tokens=tokens)
+        logger.warning("{}", warning)
+        return warning
 
     def explain(self, model: str) -> registry.Choice:
         """Which provider serves a model and why; raises AuthFailed as ``choose`` does.
@@ -149,13 +189,20 @@ class Models:
             context_window=window,
             reflect=reflect == "on" or (reflect == "auto" and reasonless),
             vision=sees(choice.model, choice.override),
+            reasoning_effort=self._defaults.reasoning_effort,
         )
 
     def _window(self, choice: registry.Choice) -> int:
-        """A model's own configured window, else the one for all, else what is known of it."""
-        if choice.override is not None and choice.override.context_window is not None:
-            return choice.override.context_window
-        return self._defaults.context_window or context_window(choice.model)
+        """A model's own configured window, else the one for all, else what is known of it.
+
+        It is no larger than what an Ollama said.
+        """
+        own = choice.override.context_window if choice.override is not None else None
+        configured = own or self._defaults.context_window
+        told = self._contexts.get((choice.spec.name, choice.model))
+        if told is None:
+            return configured or context_window(choice.model)
+        return min(configured or told, told)
 
     def _offline(self, name: str | None) -> ChosenModel:
         if name is None and not self.is_offline:
@@ -198,7 +245,8 @@ class Models:
                 idle_timeout_s=defaults.model_idle_timeout_s,
                 total_timeout_s=defaults.model_timeout_s,
             )
-        return OpenAIChat(
+        is_local = is_ollama(spec.name, choice.base)
+        adapter = (OllamaChat if is_local else OpenAIChat)(
             name=spec.name,
             base_url=choice.base,
             api_key=choice.key,
@@ -209,3 +257,6 @@ class Models:
             idle_timeout_s=defaults.model_idle_timeout_s,
             total_timeout_s=defaults.model_timeout_s,
         )
+        if isinstance(adapter, OllamaChat):
+            self._ollamas[spec.name] = adapter
+        return adapter

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-_PORT = 11434
+PORT = 11434
 _WAIT_S = 0.3
 
 
@@ -48,4 +48,4 @@ def _where(environ: Mapping[str, str]) -> tuple[str, int]:
     except ValueError:
         host, port = None, None
     # What it listens on everywhere is reached on loopback.
-    return ("127.0.0.1" if host in (None, "0.0.0.0", "::") else host), port or _PORT
+    return ("127.0.0.1" if host in (None, "0.0.0.0", "::") else host), port or PORT

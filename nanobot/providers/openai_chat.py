@@ -99,7 +99,7 @@ class OpenAIChat(Adapter):
         body = await _encoded(head, messages, options.fields())
         connections = await self._connected()
         reader = BodyReader()
-        async with connections.post(self._endpoint.url, self._headers, body) as response:
+        async with connections.send("POST", self._endpoint.url, self._headers, body) as response:
             if not response.is_success:
                 raise EndpointRefused(await self._failure(response))
             async for data in response.aiter_bytes():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nanobot.providers.known_models import sees
+from nanobot.providers.known_models import bare, reasons, sees
 
 if TYPE_CHECKING:
     from nanobot.config.schema import ModelOverride
@@ -23,6 +23,7 @@ class ReasoningBack(StrEnum):
     CONTENT = "reasoning_content"
     DETAILS = "reasoning_details"
     BLOCKS = "thinking_blocks"
+    TAGS = "think tags at the beginning of the content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Quirks:
     ``long_call_ids``: they go back as they came, for litellm keeps Gemini's signatures in them.
     ``cache_roles``: the roles whose messages may carry cache markers; none for no markers.
     ``asks_for_cost``: the endpoint gives the price of a call when asked to.
+    ``litellm_facts``: what litellm's own table, which is older, has to be told of the model.
     """
 
     takes_max_completion_tokens: bool = False
@@ -53,6 +55,7 @@ class Quirks:
     long_call_ids: bool = False
     cache_roles: frozenset[str] = frozenset()
     asks_for_cost: bool = False
+    litellm_facts: frozenset[str] = frozenset()
 
 
 QuirksOf: TypeAlias = Callable[[str], Quirks]
@@ -72,13 +75,24 @@ _TABLE: tuple[tuple[re.Pattern[str], Quirks], ...] = (
         Quirks(takes_max_completion_tokens=True, takes_temperature=False),
     ),
     (
+        # From Opus 4.7 on: no temperature, and thinking by effort instead of a budget.
+        re.compile(r"claude-([a-z]+-)?([5-9]|4[-.][7-9]|\d\d)(\D|$)"),
+        Quirks(
+            takes_temperature=False,
+            litellm_facts=frozenset(
+                {"supports_reasoning", "supports_adaptive_thinking", "supports_output_config"}
+            ),
+        ),
+    ),
+    (
         re.compile(r"kimi-(k2-thinking|k2\.[5-9]|k[3-9]|thinking)"),
         Quirks(takes_temperature=False, reasoning_back=ReasoningBack.CONTENT),
     ),
     (
-        re.compile(r"deepseek-(reasoner|v3\.2|v[4-9])"),
+        re.compile(r"deepseek-(reasoner|v3\.2|v[4-9])|glm-(4\.[5-9]|[5-9])"),
         Quirks(reasoning_back=ReasoningBack.CONTENT),
     ),
+    (re.compile(r"minimax-m\d"), Quirks(reasoning_back=ReasoningBack.TAGS)),
 )
 
 
@@ -88,7 +102,7 @@ _SMALL_THOUGHTS = 4096
 
 def quirks_of(model: str) -> Quirks:
     """The quirks of ``model`` by its name, whatever gateway prefix it has."""
-    name = model.rsplit("/", 1)[-1].lower()
+    name = bare(model)
     return next((quirks for pattern, quirks in _TABLE if pattern.match(name)), Quirks())
 
 
@@ -116,7 +130,11 @@ def quirks_at(
         if provider == "mistral" or model.startswith("mistral/"):
             quirks = replace(quirks, short_call_ids=True)
         override = overrides.get(model)
-        quirks = replace(quirks, sees=sees(model, override))
+        quirks = replace(
+            quirks,
+            sees=sees(model, override),
+            takes_effort=reasons(model, override) is not False,
+        )
         return quirks if override is None else overridden(quirks, override)
 
     return quirks
@@ -132,8 +150,6 @@ def overridden(quirks: Quirks, override: ModelOverride) -> Quirks:
         changes["takes_temperature"] = False
     elif override.temperature is not None:
         changes |= {"takes_temperature": True, "temperature": override.temperature}
-    if override.reasoning is not None:
-        changes["takes_effort"] = override.reasoning
     return replace(quirks, **changes)
 
 
@@ -148,5 +164,12 @@ def _behind_litellm(quirks: Quirks, model: str, *, is_claude: bool) -> Quirks:
         )
     if "gemini" in model:
         can_be_calmed = re.search(r"gemini-(2\.5-flash|[3-9])", model)
-        return replace(quirks, long_call_ids=True, effort_off="none" if can_be_calmed else None)
+        return replace(
+            quirks,
+            long_call_ids=True,
+            effort_off="none" if can_be_calmed else None,
+            litellm_facts=frozenset(
+                {"supports_reasoning"} if re.search(r"gemini-[3-9]", model) else ()
+            ),
+        )
     return quirks

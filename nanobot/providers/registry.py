@@ -18,8 +18,8 @@ class ProviderSpec:
     providers are better spoken to in their own protocol, which litellm does, at ``native_base``
     ("" where litellm alone knows it). ``litellm`` is the prefix it knows a provider's models by.
     ``gateway``: it serves models of others, whose names it takes with their makers' prefix;
-    ``bare_names``: without it. ``verbatim``: it gets the model's name exactly as configured.
-    ``keyless``: it works without a key.
+    ``bare_names``: without it. ``keyless``: it works without a key. ``aliases``: what its models'
+    names may begin with instead of its own name. ``hosts``: it runs models of other makers, too.
     """
 
     name: str
@@ -28,11 +28,17 @@ class ProviderSpec:
     base: str = ""
     litellm: str = ""
     gateway: bool = False
-    verbatim: bool = False
     keyless: bool = False
     native: bool = False
     native_base: str = ""
     bare_names: bool = False
+    aliases: tuple[str, ...] = ()
+    hosts: bool = False
+
+    @property
+    def serves_any(self) -> bool:
+        """Whether it may have any maker's models: a gateway, or a server that the owner names."""
+        return self.gateway or not self.base
 
     @property
     def needs_nothing(self) -> bool:
@@ -84,6 +90,7 @@ SPECS: tuple[ProviderSpec, ...] = (
         "https://generativelanguage.googleapis.com/v1beta/openai",
         "gemini",
         native=True,
+        aliases=("google",),
     ),
     ProviderSpec(
         "zhipu",
@@ -91,6 +98,7 @@ SPECS: tuple[ProviderSpec, ...] = (
         ("ZAI_API_KEY", "ZHIPUAI_API_KEY"),
         "https://api.z.ai/api/paas/v4",
         "zai",
+        aliases=("zai", "z-ai", "zhipuai"),
     ),
     ProviderSpec(
         "dashscope",
@@ -98,6 +106,8 @@ SPECS: tuple[ProviderSpec, ...] = (
         ("DASHSCOPE_API_KEY",),
         "https://dashscope.aliyuncs.com/compatible-mode/v1",
         "dashscope",
+        aliases=("qwen",),
+        hosts=True,
     ),
     ProviderSpec(
         "moonshot",
@@ -105,12 +115,19 @@ SPECS: tuple[ProviderSpec, ...] = (
         ("MOONSHOT_API_KEY",),
         "https://api.moonshot.ai/v1",
         "moonshot",
+        aliases=("moonshotai",),
     ),
     ProviderSpec(
         "minimax", ("minimax",), ("MINIMAX_API_KEY",), "https://api.minimax.io/v1", "minimax"
     ),
     ProviderSpec(
-        "vllm", ("vllm",), ("VLLM_API_KEY",), "", "hosted_vllm", verbatim=True, keyless=True
+        "vllm",
+        ("vllm",),
+        ("VLLM_API_KEY", "HOSTED_VLLM_API_KEY"),
+        "",
+        "hosted_vllm",
+        keyless=True,
+        aliases=("hosted_vllm",),
     ),
     ProviderSpec(
         "ollama",
@@ -119,19 +136,37 @@ SPECS: tuple[ProviderSpec, ...] = (
         "http://127.0.0.1:11434/v1",
         "ollama_chat",
         keyless=True,
+        aliases=("ollama_chat",),
+        hosts=True,
     ),
-    ProviderSpec("groq", ("groq",), ("GROQ_API_KEY",), "https://api.groq.com/openai/v1", "groq"),
+    ProviderSpec(
+        "groq",
+        ("groq",),
+        ("GROQ_API_KEY",),
+        "https://api.groq.com/openai/v1",
+        "groq",
+        hosts=True,
+    ),
     ProviderSpec(
         "mistral",
         ("mistral", "codestral", "devstral", "magistral", "ministral"),
         ("MISTRAL_API_KEY",),
         "https://api.mistral.ai/v1",
         "mistral",
+        aliases=("mistralai",),
     ),
-    ProviderSpec("custom", (), (), "", "", verbatim=True, keyless=True),
+    ProviderSpec("custom", (), (), keyless=True),
 )
 
 BY_NAME: Mapping[str, ProviderSpec] = {spec.name: spec for spec in SPECS}
+
+_THROUGH_LITELLM = frozenset({"azure", "azure_ai", "bedrock", "cohere", "sagemaker", "vertex_ai"})
+"""Prefixes of models that only litellm can ask for, through ``custom``."""
+_BY_PREFIX: Mapping[str, ProviderSpec] = {
+    **dict.fromkeys(_THROUGH_LITELLM, BY_NAME["custom"]),
+    **{alias: spec for spec in SPECS for alias in spec.aliases},
+    **BY_NAME,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +197,26 @@ def choose(
     """The provider of ``model``.
 
     An ``explicit`` one, else the one the name's prefix says (if it can be asked), else by keyword
-    among those with credentials, else the first one with credentials (gateways stand first).
-    Raises AuthFailed with what to type when there is none.
+    among those set up, else the first of these (gateways stand first). Providers that only the
+    environment has a key for come after the configured ones, and do not count beside one that may
+    have the model. Raises AuthFailed with what to type when there is none.
     """
     if explicit != "auto":
         return _choice(BY_NAME[explicit], model, providers, environ, "agents.defaults.provider")
-    named = BY_NAME.get(_prefix(model))
-    if named is not None and (named.needs_nothing or _is_configured(named, providers, environ)):
-        return _choice(named, model, providers, environ, f"the model's prefix {named.name}/")
-    ready = [spec for spec in SPECS if _is_configured(spec, providers, environ)]
+    prefix = _prefix(model)
+    named = _BY_PREFIX.get(prefix)
+    if named is not None and (
+        named.needs_nothing or named_by_prefix(model, providers, environ) is named
+    ):
+        return _choice(named, model, providers, environ, f"the model's prefix {prefix}/")
+    ready = [BY_NAME[name] for name in configured(providers, {})]
+    if not any(spec.serves_any or spec.hosts for spec in ready):
+        ready += [BY_NAME[name] for name in configured(providers, environ)]
+    if prefix in _THROUGH_LITELLM and not any(spec.serves_any for spec in ready):
+        raise AuthFailed(
+            f"{model} is asked for through litellm, with the credentials it finds itself: "
+            "`nanobot config set providers.custom.adapter litellm`"
+        )
     lowered = model.lower()
     for spec in ready:
         for keyword in spec.keywords:
@@ -182,18 +228,28 @@ def choose(
         (s for s in SPECS for keyword in s.keywords if mentions(lowered, keyword)),
         BY_NAME["openrouter"],
     )
+    what = "a key" if likely.base else "an address"
+    setting = "apiKey KEY" if likely.base else "apiBase http://…/v1"
     raise AuthFailed(
-        f"no provider is set up for the model {model}: give it a key with "
-        f"`nanobot config set providers.{likely.name}.apiKey KEY`"
+        f"no provider is set up for the model {model}: give it {what} with "
+        f"`nanobot config set providers.{likely.name}.{setting}`"
     )
 
 
 def named_by_prefix(
     model: str, providers: ProvidersConfig, environ: Mapping[str, str]
 ) -> ProviderSpec | None:
-    """The provider that the prefix of a model's name says, if it is set up."""
-    named = BY_NAME.get(_prefix(model))
-    return named if named is not None and _is_configured(named, providers, environ) else None
+    """The provider that the prefix of a model's name says, if it is set up.
+
+    A key in the environment does not count beside a configured provider that serves any maker's
+    models under such names.
+    """
+    named = _BY_PREFIX.get(_prefix(model))
+    if named is None or _is_configured(named, providers, {}):
+        return named
+    if any(BY_NAME[name].serves_any for name in configured(providers, {})):
+        return None
+    return named if _is_configured(named, providers, environ) else None
 
 
 def configured(providers: ProvidersConfig, environ: Mapping[str, str]) -> Iterable[str]:
@@ -251,8 +307,12 @@ def settings_of(spec: ProviderSpec, providers: ProvidersConfig) -> ProviderConfi
 def _is_configured(
     spec: ProviderSpec, providers: ProvidersConfig, environ: Mapping[str, str]
 ) -> bool:
+    """Whether it has an address and, where it has a usual variable for it, a key."""
     settings = settings_of(spec, providers)
-    return bool(settings.api_base or _key(spec, settings, environ))
+    if settings.api_base:
+        return True
+    is_reachable = bool(spec.base) or settings.adapter == "litellm"
+    return is_reachable and (not spec.env or bool(_key(spec, settings, environ)))
 
 
 def _prefix(model: str) -> str:
@@ -265,7 +325,7 @@ def _key(spec: ProviderSpec, settings: ProviderConfig, environ: Mapping[str, str
 
 
 def _sent_name(spec: ProviderSpec, model: str) -> str:
-    if spec.verbatim:
+    if spec.name == "custom":
         return model
-    name = model.removeprefix(f"{spec.name}/")
+    name = model.partition("/")[2] if _prefix(model) in {spec.name, *spec.aliases} else model
     return name.rsplit("/", 1)[-1] if spec.bare_names else name

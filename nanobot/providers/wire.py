@@ -165,6 +165,9 @@ def _assistant(message: AssistantMessage, quirks: Quirks) -> Wire:
         case ReasoningBack.BLOCKS:
             if blocks := of_anthropic(message.thinking_blocks):
                 wire["thinking_blocks"] = blocks
+        case ReasoningBack.TAGS:
+            if message.reasoning:
+                wire["content"] = f"<think>{message.reasoning}</think>\n\n{message.content}"
         case ReasoningBack.NONE:
             pass
     return wire

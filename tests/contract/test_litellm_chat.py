@@ -37,6 +37,7 @@ from nanobot.core.events import Event, Notice
 from nanobot.providers.litellm_chat import LiteLLMChat
 from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.quirks import quirks_at
+from tests.fakes import gemini_replies
 from tests.fakes.anthropic_replies import SIGNATURE
 from tests.fakes.asked import asked
 from tests.fakes.gemini_replies import SIGNATURE as GEMINI_SIGNATURE
@@ -269,6 +270,48 @@ async def test_each_failure_of_gemini_has_its_class(
     assert type(caught.value) is kind
     assert KEY not in str(caught.value)
     assert (await ask(provider, model="gemini-2.5-flash")).content == "OK"
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.6])
+async def test_a_line_of_gemini_that_is_cut_off_makes_the_answer_half_whatever_follows(
+    package: LiteLLM, server: ModelServer, kept: float
+) -> None:
+    lines = gemini_replies.stream(Reply.text("a b c d"), "gemini-2.5-flash")
+    lines[3] = lines[3][: int(len(lines[3]) * kept)] + b"\n\n"
+    server.script(Reply.raw(b"".join(lines)))
+
+    with pytest.raises(RetryLater, match="in the middle"):
+        await ask(gemini(package, server.root), model="gemini-2.5-flash")
+
+
+async def test_a_line_separator_in_the_words_of_gemini_is_no_cut(
+    package: LiteLLM, server: ModelServer
+) -> None:
+    server.script(Reply.text("one\u2028two three"))
+
+    answer = await ask(gemini(package, server.root), model="gemini-2.5-flash")
+
+    assert answer.content == "onetwo three"  # its reader drops the separator itself
+
+
+@pytest.mark.parametrize(
+    ("reply", "after"),
+    [
+        (Reply.error(429, "no", retry_after="7"), 7.0),
+        (gemini_replies.retry_info("38s"), 38.0),
+        (gemini_replies.retry_info("0.25s"), 0.25),
+        (gemini_replies.retry_info("3s").but(headers=(("Retry-After", "5"),)), 5.0),
+    ],
+)
+async def test_gemini_says_how_long_to_wait_in_a_header_or_in_its_error(
+    package: LiteLLM, server: ModelServer, reply: Reply, after: float
+) -> None:
+    server.script(reply)
+
+    with pytest.raises(RetryLater) as caught:
+        await ask(gemini(package, server.root), model="gemini-2.5-flash")
+
+    assert caught.value.after == after
 
 
 async def test_cancelling_gemini_closes_the_connection(

@@ -118,14 +118,15 @@ class Gateway:
     def terminate(self, timeout: float = 10) -> int:
         """SIGTERM; the exit code."""
         self.process.terminate()
-        return self._ended(timeout)
+        return self.ended(timeout)
 
     def kill(self) -> None:
         """SIGKILL, the whole process group with it."""
         self.process.kill()
-        self._ended(10)
+        self.ended(10)
 
-    def _ended(self, timeout: float) -> int:
+    def ended(self, timeout: float = 30) -> int:
+        """Wait for its end; the exit code."""
         _, log = self.process.communicate(timeout=timeout)
         self.log += log
         return self.process.returncode

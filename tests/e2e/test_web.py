@@ -6,12 +6,14 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import Nanobot, model_config
 from tests.fakes.model_replies import Reply
 from tests.fakes.model_server import ModelServer
+from tests.fakes.names import noted_names
 
 PAGE = b"<html><body><article><h1>News</h1><p>It rains in town.</p></article></body></html>"
 
@@ -74,3 +76,23 @@ def test_this_machine_is_not_fetched_from(nanobot: Nanobot, model: ModelServer, 
     (refused,) = model.requests[1].tool_results
     assert "It rains" not in refused
     assert "127.0.0.1" in refused
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_key_of_brave_search_may_come_from_the_environment(
+    nanobot: Nanobot, model: ModelServer, tmp_path: Path, configured: bool
+) -> None:
+    config = model_config(model.url)
+    key = "fake-brave-key-0000"
+    if configured:
+        config["tools"] = {"web": {"search": {"apiKey": key}}}
+    else:
+        nanobot.environ["BRAVE_API_KEY"] = key
+    nanobot.configure(config)
+    nanobot.environ |= noted_names(tmp_path / "site")
+    model.script(Reply.tool_calls([("web_search", {"query": "news"})]), Reply.text("None."))
+
+    nanobot.run("agent", "-m", "what is new?")
+
+    asked = (tmp_path / "site" / "asked").read_text("utf-8").splitlines()
+    assert set(asked) == {"api.search.brave.com"}

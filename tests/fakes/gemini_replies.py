@@ -34,6 +34,14 @@ def stream(reply: Reply, model: str) -> list[bytes]:
     return in_writes([event(one, framing) for one in data], framing)
 
 
+def retry_info(delay: str) -> Reply:
+    """The refusal of a model whose quota is used up: the time to wait stands in its details."""
+    kinds = {"google.rpc.Help": {}, "google.rpc.RetryInfo": {"retryDelay": delay}}
+    details = [{"@type": f"type.googleapis.com/{kind}", **more} for kind, more in kinds.items()]
+    error = {"message": "You exceeded your current quota.", "details": details}
+    return Reply.raw(json.dumps({"error": error}).encode(), "application/json", 429)
+
+
 def refusal(reply: Reply) -> Reply:
     """An error reply with its body in Gemini's shape; one that is no JSON stays as it is."""
     try:
@@ -41,7 +49,7 @@ def refusal(reply: Reply) -> Reply:
     except (ValueError, KeyError):
         return reply
     status = _STATES.get(reply.status, "UNKNOWN")
-    document = {"error": {"code": reply.status, "message": error["message"], "status": status}}
+    document = {"error": {**error, "code": reply.status, "status": status}}
     return reply.but(body=json.dumps(document).encode())
 
 

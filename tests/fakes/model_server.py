@@ -41,6 +41,7 @@ from tests.fakes.model_replies import (
     Reply,
     Tokens,
 )
+from tests.fakes.ollama_replies import Ollama
 
 __all__ = [
     "Call",
@@ -140,6 +141,8 @@ class ModelServer:
         self.models = models
         self.defects: list[Exception] = []
         """What a callable given to ``answer_with`` raised; raised again when the server ends."""
+        self.ollama: Ollama | None = None
+        """Set: the server is an Ollama with this model."""
         self._require_key = require_key
         self._record = record
         self._host = host
@@ -286,6 +289,8 @@ class ModelServer:
         route = _ROUTES.get((request.method, path))
         if path.endswith(":streamGenerateContent"):
             route = ModelServer._stream_generate_content
+        if path.startswith("/api/") and self.ollama is not None:
+            route = ModelServer._ollama
         if route is None:
             await connection.send(Reply.error(404, f"no route {request.path}"))
         elif not self._admits(request):
@@ -360,6 +365,14 @@ class ModelServer:
                 else b""
             )
             await connection.send(reply, tuple(gemini_replies.stream(reply, model)), failure)
+
+    async def _ollama(self, request: Request, connection: _Connection) -> None:
+        assert self.ollama is not None
+        document = self.ollama.answer(request.path, request.body)
+        if document is None:
+            await connection.send(Reply.error(404, f"nothing for {request.path}"))
+        else:
+            await connection.send(Reply.raw(json.dumps(document).encode(), "application/json"))
 
     async def _list_models(self, request: Request, connection: _Connection) -> None:
         body = openai_replies.models(self.models)

@@ -71,6 +71,10 @@ class ScriptedModel:
     async def aclose(self) -> None:
         """Nothing to close."""
 
+    async def prepare(self, model: str | None, *, load: bool = True) -> str:
+        """Nothing to find out."""
+        return ""
+
     def choose(self, model: str | None) -> ChosenModel:
         """This model, whatever name is asked for."""
         return ChosenModel(

@@ -68,7 +68,7 @@ def test_a_family_file_loads_with_one_warning(tmp_path: Path) -> None:
 
     assert loaded.warnings == (
         f"{tmp_path / 'config.json'}: this nanobot does not serve, and ignores: "
-        "agents.defaults.reasoningEffort, channels.sendProgress, channels.whatsapp, "
+        "channels.sendProgress, channels.whatsapp, "
         "channels.telegram.replyToMessage, channels.discord, channels.feishu, "
         "providers.siliconflow, providers.github_copilot, gateway.heartbeat.keepRecentMessages, "
         "tools.exec.pathAppend, tools.mcpServers",
@@ -162,3 +162,17 @@ def test_an_installed_channel_with_an_empty_list_is_hinted_at(tmp_path: Path) ->
 
     (hint,) = config_hints(loaded.config)
     assert hint.startswith("channels.carrier.allowFrom is empty")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("", None), ("adaptive", None), ("none", "off"), ("minimal", "low"), ("xhigh", "high")],
+)
+def test_an_effort_of_the_family_becomes_the_nearest_of_ours(
+    tmp_path: Path, theirs: str, ours: str | None
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"agents": {"defaults": {"reasoningEffort": theirs}}}), "utf-8")
+    path.chmod(0o600)
+
+    assert load_config(path, {}).config.agents.defaults.reasoning_effort == ours

@@ -435,6 +435,10 @@ async def test_a_failure_waits_its_time_and_the_third_archives_the_raw_words(
 
 async def test_no_model_at_all_is_a_failure_like_others(bench: Bench) -> None:
     class NoModels(ScriptedModel):
+        async def prepare(self, model: str | None, *, load: bool = True) -> str:
+            """Nothing to find out."""
+            return ""
+
         def choose(self, model: str | None) -> ChosenModel:
             raise AuthFailed("no model is configured")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nanobot.providers.ollama import address, base, running_models
+from nanobot.providers.ollama_chat import is_ollama
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,16 @@ def test_the_address_is_read_as_ollama_writes_it(said: str | None, found: str) -
 
 def test_nobody_there_has_no_models() -> None:
     assert running_models({"OLLAMA_HOST": "127.0.0.1:9"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "expected"),
+    [
+        ("ollama", "http://box.example:80/v1", True),
+        ("custom", "http://127.0.0.1:11434/v1", True),
+        ("custom", "http://127.0.0.1:8000/v1", False),
+        ("openai", "https://api.openai.com/v1", False),
+    ],
+)
+def test_an_ollama_is_known_by_its_name_or_its_port(name: str, url: str, expected: bool) -> None:
+    assert is_ollama(name, url) is expected

@@ -59,6 +59,10 @@ class Gateway:
         )
         self.dispatcher = Dispatcher(self.bus, loop, CommandTable(()), lambda: self.now)
 
+    async def prepare(self, model: str | None, *, load: bool = True) -> str:
+        """Nothing to find out."""
+        return ""
+
     def choose(self, model: str | None) -> ChosenModel:
         candidates = [
             Candidate("acme/usual", "usual", self.usual, 500),

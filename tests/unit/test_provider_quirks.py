@@ -31,8 +31,13 @@ MARK = {"type": "ephemeral"}
 @pytest.mark.parametrize(
     ("provider", "through_litellm", "model", "quirks"),
     [
-        ("openai", False, "gpt-4o", Quirks()),
-        ("mistral", False, "mistral-large", Quirks(short_call_ids=True, sees=False)),
+        ("openai", False, "gpt-4o", Quirks(takes_effort=False)),
+        (
+            "mistral",
+            False,
+            "mistral-large",
+            Quirks(short_call_ids=True, sees=False, takes_effort=False),
+        ),
         (
             "openrouter",
             False,
@@ -47,7 +52,7 @@ MARK = {"type": "ephemeral"}
             "openrouter",
             False,
             "openai/gpt-4o",
-            Quirks(reasoning_back=ReasoningBack.DETAILS, asks_for_cost=True),
+            Quirks(reasoning_back=ReasoningBack.DETAILS, asks_for_cost=True, takes_effort=False),
         ),
         (
             "anthropic",
@@ -71,13 +76,43 @@ MARK = {"type": "ephemeral"}
         ),
         ("gemini", True, "gemini-2.5-flash", Quirks(long_call_ids=True, effort_off="none")),
         ("gemini", True, "gemini-2.5-pro", Quirks(long_call_ids=True)),
-        ("custom", True, "cohere/command-r", Quirks(sees=False)),
+        (
+            "gemini",
+            True,
+            "gemini-3-pro-preview",
+            Quirks(
+                long_call_ids=True,
+                effort_off="none",
+                litellm_facts=frozenset({"supports_reasoning"}),
+            ),
+        ),
+        ("custom", True, "cohere/command-r", Quirks(sees=False, takes_effort=False)),
     ],
 )
 def test_each_endpoint_has_its_departures(
     provider: str, through_litellm: bool, model: str, quirks: Quirks
 ) -> None:
     assert quirks_at(provider, through_litellm=through_litellm)(model) == quirks
+
+
+@pytest.mark.parametrize(
+    ("model", "takes_temperature"),
+    [
+        ("claude-sonnet-4-5", True),
+        ("claude-haiku-4-5-20251001", True),
+        ("claude-opus-4-20250514", True),
+        ("claude-3-7-sonnet-latest", True),
+        ("claude-opus-4-7", False),
+        ("anthropic/claude-opus-4.8", False),
+        ("claude-sonnet-5", False),
+        ("claude-opus-5-20270101", False),
+        ("bedrock/us.anthropic.claude-fable-5-v1:0", False),
+    ],
+)
+def test_claude_takes_no_temperature_from_opus_4_7_on(model: str, takes_temperature: bool) -> None:
+    for through_litellm in (False, True):
+        quirks = quirks_at("any", through_litellm=through_litellm)(model)
+        assert quirks.takes_temperature is takes_temperature
 
 
 def test_what_is_configured_comes_last() -> None:

@@ -86,6 +86,10 @@ class Obedient:
     async def aclose(self) -> None:
         """Nothing to close."""
 
+    async def prepare(self, model: str | None, *, load: bool = True) -> str:
+        """Nothing to find out."""
+        return ""
+
     def choose(self, model: str | None) -> ChosenModel:
         return ChosenModel(self, "obedient", 100, 0.0, 1_000_000)
 
