@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from loguru import logger
 
-from nanobot.agent.filters import without_header
 from nanobot.core.chat import (
     AssistantMessage,
     SystemMessage,
@@ -21,6 +20,7 @@ from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel
 from nanobot.core.text import head_and_tail
 from nanobot.core.tokens import text_tokens
+from nanobot.core.turn_header import without_header
 from nanobot.prompts import render
 from nanobot.session.entries import Entry, EntryKind
 from nanobot.session.log import SessionLog

@@ -14,6 +14,7 @@ from loguru import logger
 from nanobot.agent.skills import SkillsSnapshot
 from nanobot.core.chat import ChatMessage, Image, SystemMessage, UserMessage
 from nanobot.core.identity import Role
+from nanobot.core.turn_header import TIME, TurnHeader
 from nanobot.prompts import render
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
@@ -180,15 +181,15 @@ class ContextBuilder:
     ) -> UserMessage:
         """A person's words as the model reads them, under the header of their turn."""
         late = sender.sent_at is not None and now - sender.sent_at > OLD_AFTER
-        header = render.turn_header(
-            now=now.astimezone(),
+        header = TurnHeader(
+            time=now.astimezone().strftime(TIME),
             channel=channel,
             chat=chat_id,
-            thread=sender.thread,
+            thread=sender.thread or "",
             sender=sender.name,
-            age=age(now - sender.sent_at) if late and sender.sent_at else "",
+            sent=f"{age(now - sender.sent_at)} ago" if late and sender.sent_at else "",
         )
-        return UserMessage(f"{header}\n{content}", tuple(media))
+        return UserMessage(header.before(content), tuple(media))
 
     def _file(self, path: Path) -> str:
         """A file's text up to the cap, with a visible note where it was cut; "" for none."""

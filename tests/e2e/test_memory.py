@@ -233,3 +233,17 @@ def test_what_it_cost_and_which_model_is_in_the_usage(boat: Telegram) -> None:
     with closing(sqlite3.connect(boat.nanobot.home / "state.db")) as database:
         used = database.execute("SELECT session, model, calls, input FROM usage").fetchall()
     assert used == [(KEY, "cheap-model", 1, 10)]
+
+
+def test_the_model_that_digests_a_chat_is_told_who_wrote(telegram: Telegram) -> None:
+    answering(telegram, USABLE["well"])
+    gateway = telegram.start()
+    telegram.api.inject("I take the mast", chat_id=OWNER, first_name="Ann")
+    telegram.api.wait_for_sent(1, OWNER)
+
+    telegram.api.inject("/new", chat_id=OWNER, first_name="Ann")
+    eventually(lambda: any(map(is_digest, telegram.model.requests)), "the digest")
+
+    assert gateway.terminate() == 0
+    (digest,) = filter(is_digest, telegram.model.requests)
+    assert "] owner Ann: I take the mast\n" in digest.last_user

@@ -25,6 +25,7 @@ from nanobot.core.chat import (
 from nanobot.core.errors import AuthFailed, BadRequest
 from nanobot.core.identity import Trust
 from nanobot.core.ports import ChosenModel
+from nanobot.core.turn_header import TurnHeader
 from nanobot.session.digests import Digests
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
@@ -102,7 +103,7 @@ class Bench:
                 trust=trust,
             )
 
-        question = UserMessage(f'<turn sender="Ann" />\n{words or f"question {number}"}')
+        question = UserMessage(TurnHeader(sender="Ann").before(words or f"question {number}"))
         drafts = [draft(EntryKind.USER, question, Trust.TRUSTED)]
         if page:
             call = ToolCall(f"c{number}", "web_fetch", "{}")
