@@ -50,8 +50,6 @@ CHARS_PER_TOKEN = 3
 """A cautious guess: what is compared with it is counted by the database, in characters."""
 WORTH = 4
 """A part that is digested for the window's sake takes at least such a fraction of its half."""
-MEMORY_CHARS = 20_000
-"""Characters of MEMORY.md that are shown: as much as conversations see of it."""
 _PAGE = 200
 _OF_NO_USE = (Unusable, BadRequest, ContextOverflow, Refused)
 """Errors that concern the part to be digested; others mean that the model cannot be reached."""
@@ -397,7 +395,7 @@ class Consolidator:
     ) -> Digest:
         edits = not part.has_guest
         system = render.consolidation(
-            memory=(await asyncio.to_thread(self._memory.read))[:MEMORY_CHARS] if edits else "",
+            memory=await asyncio.to_thread(self._memory.shown) if edits else "",
             edits=edits,
             guest=part.has_guest,
             tainted=trust is Trust.UNTRUSTED,

@@ -132,8 +132,8 @@ def digested(paragraphs: str) -> str:
 
 
 def cut_file(shown: int, total: int, path: Path) -> str:
-    """Marks where a bootstrap file was cut."""
-    return _note("cut_file", shown, total, path)
+    """Stands at the end of a file of which only a part is shown."""
+    return _note("cut_file", f"{shown:,}", f"{total:,}", path)
 
 
 def spilled(path: Path) -> str:

@@ -310,3 +310,36 @@ def test_compact_in_an_outage_says_so_and_leaves_the_conversation_in_view(boat: 
     assert gateway.terminate() == 0
     assert "overloaded" in said.text
     assert log_of(boat) == before
+
+
+VITAL = "- Allergic to peanuts"
+HABITS = [f"- Habit {number}: {'tea ' * 20}" for number in range(400)]
+HABITS[200] = "- IMPORTANT: never call before nine"
+LONG = TEMPLATE.replace("## Preferences\n", "\n".join(["## Preferences\n", *HABITS, ""])) + VITAL
+
+
+def test_a_memory_over_its_cap_gives_way_where_it_is_long_and_keeps_what_is_important(
+    boat: Telegram,
+) -> None:
+    file = boat.nanobot.workspace / "memory" / "MEMORY.md"
+    file.write_text(LONG)
+    answering(boat, USABLE["well"])
+
+    done = boat.nanobot.run("agent", "-m", "hello", "--logs")
+    digested = boat.nanobot.run("memory", "consolidate", KEY)
+
+    assert (done.stdout, digested.returncode) == ("reply\n", 0)
+    chat, digest = (str(one.messages[0]["content"]) for one in boat.model.requests)
+    for shown in (chat.partition("# Memory\n\n")[2], digest.partition("MEMORY.md now:\n\n")[2]):
+        assert all(line in shown for line in (VITAL, HABITS[200], HABITS[0], HABITS[-1]))
+        assert HABITS[150] not in shown
+        assert "## User Information\n" in shown
+    memory = chat.partition("# Memory\n\n")[2].partition("\n\n---\n\n")[0]
+    assert 19_000 < len(memory) < 20_500
+    assert f"of {len(LONG):,} characters shown" in memory
+    assert str(file) in memory
+    warning = f"MEMORY.md has {len(LONG):,} characters, of which conversations see 20,000"
+    assert warning in done.stderr
+    for command in (("status",), ("memory", "show")):
+        said = boat.nanobot.run(*command)
+        assert "MEMORY.md has" in said.stdout + said.stderr, command
