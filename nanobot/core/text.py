@@ -34,7 +34,9 @@ def head_and_tail(text: str, limit: int, note: str) -> str:
     head = limit * 2 // 3
     tail = limit - head
     omitted = len(text) - head - tail
-    return f"{text[:head]}\n{note.format(omitted=omitted)}\n{text[-tail:] if tail else ''}"
+    return (
+        f"{text[:head]}\n{note.replace('{omitted}', str(omitted))}\n{text[-tail:] if tail else ''}"
+    )
 
 
 def fence(text: str, *, source: str, mark: str | None = None) -> str:

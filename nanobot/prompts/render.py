@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.core.text import attribute
+from nanobot.core.text import attribute, one_line
 
 if TYPE_CHECKING:
     import jinja2
@@ -139,6 +139,11 @@ def cut_file(shown: int, total: int, path: Path) -> str:
 def spilled(path: Path) -> str:
     """Marks where a tool result was cut; ``{omitted}`` in it stands for the count."""
     return _note("spilled", path)
+
+
+def unspilled(reason: str) -> str:
+    """Marks where a tool result was cut that no file holds; ``{omitted}`` as in ``spilled``."""
+    return _note("unspilled", one_line(reason))
 
 
 def cut_files(path: Path) -> str:

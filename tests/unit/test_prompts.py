@@ -61,6 +61,7 @@ def sections() -> dict[str, str]:
         ),
         "cut_file": render.cut_file(10, 20, Path("/w/AGENTS.md")),
         "spilled": render.spilled(Path("/h/spill/1.txt")),
+        "unspilled": render.unspilled("/h/spill: cannot be written: No space left on device"),
         "cut_files": render.cut_files(Path("/w/TOOLS.md")),
         "gave_way": render.gave_way(Path("/h/spill/2.txt")),
         "too_large": render.too_large(Path("/h/spill/3.txt")),

@@ -32,7 +32,13 @@ from nanobot.core.chat import (
     Usage,
     UserMessage,
 )
-from nanobot.core.errors import AuthFailed, BadRequest, ContextOverflow, RetryLater
+from nanobot.core.errors import (
+    AuthFailed,
+    BadRequest,
+    ContextOverflow,
+    RetryLater,
+    StoreUnavailable,
+)
 from nanobot.core.events import Event, Notice
 from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
@@ -540,3 +546,18 @@ async def test_what_the_provider_counts_corrects_the_estimate(bench: Bench) -> N
     assert await bench.sessions.calibration.factor("scripted") == pytest.approx(1.5, abs=0.01)
     report = await bench.meter.report(KEY)
     assert report.calibrated
+
+
+async def test_on_a_full_disk_nothing_gives_way_and_the_turn_waits_for_room(bench: Bench) -> None:
+    bench.home.spill.parent.mkdir()
+    bench.home.spill.touch()
+
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
+        for turn, letter in enumerate("abcdef"):
+            await bench.turn(f"in-{turn}", letter, fetches(f"c{turn}", letter, 5000), says("ok"))
+    kinds = await bench.kinds()
+    bench.home.spill.unlink()
+    settlement = await bench.turn(f"in-{turn}", letter, says("Yes."))
+
+    assert (settlement.answer, "gave_way" in kinds) == ("Yes.", False)
+    assert "gave_way" in await bench.kinds()
