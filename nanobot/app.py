@@ -183,7 +183,9 @@ async def open_app(
         switches = SkillSwitches(
             home.skills_off, workspace, clock, extra_dirs=config.skills.load.extra_dirs
         )
-        memory = MemoryStore(home, workspace, clock)
+        memory = MemoryStore(
+            home, workspace, clock, file_cap=config.agents.defaults.bootstrap_file_chars
+        )
         skills = load_skills(config, workspace, home, environ, clock, off=switches.off)
 
         def noted(context: ToolContext, path: Path) -> None:

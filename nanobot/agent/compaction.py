@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from loguru import logger
 
-from nanobot.agent.filters import without_header
 from nanobot.core.chat import (
     AssistantMessage,
     SystemMessage,
@@ -16,11 +15,12 @@ from nanobot.core.chat import (
     Usage,
     UserMessage,
 )
-from nanobot.core.errors import ProviderError
+from nanobot.core.errors import AuthFailed, ProviderError, RetryLater
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel
 from nanobot.core.text import head_and_tail
 from nanobot.core.tokens import text_tokens
+from nanobot.core.turn_header import without_header
 from nanobot.prompts import render
 from nanobot.session.entries import Entry, EntryKind
 from nanobot.session.log import SessionLog
@@ -71,8 +71,9 @@ class Compactor:
     ) -> Summary:
         """The summary of ``entries``; ``room`` is what it and they may take, in tokens.
 
-        A model that fails, hangs or says nothing gives an empty one. What an empty one took is
-        counted here. ``inbound`` is what the summary is made for.
+        A model that refuses, hangs or says nothing gives an empty one. What an empty one took is
+        counted here. ``inbound`` is what the summary is made for. Raises RetryLater or AuthFailed
+        where the model cannot be reached: what was said stays in view until it can.
         """
         task = render.compaction_task()
         tokens = int(_SHARE * room) - text_tokens(focus)
@@ -90,6 +91,8 @@ class Compactor:
                     max_tokens=chosen.max_tokens,
                     temperature=chosen.temperature,
                 )
+        except (RetryLater, AuthFailed):
+            raise
         except ProviderError as error:
             log.warning("the conversation could not be summed up: {}", error)
             return Summary()

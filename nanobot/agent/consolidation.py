@@ -17,7 +17,14 @@ from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_text import edits_from_json, edits_to_json
 from nanobot.agent.turn import ModelSource
 from nanobot.core.chat import SystemMessage, UserMessage
-from nanobot.core.errors import ProviderError, RetryLater, StoreError
+from nanobot.core.errors import (
+    BadRequest,
+    ContextOverflow,
+    ProviderError,
+    Refused,
+    RetryLater,
+    StoreError,
+)
 from nanobot.core.identity import Trust
 from nanobot.core.ports import ChosenModel, Clock
 from nanobot.prompts import render
@@ -29,7 +36,9 @@ from nanobot.session.usage import ModelCall
 KEEP = 10
 """Messages that stay in the model's view at least."""
 BACKOFF_S = (60.0, 900.0)
-"""Waits after the first failures; the one after the last archives the raw words."""
+"""Waits after the first answers of no use; the one after the last archives the raw words."""
+OUTAGE_S = (60.0, 300.0, 900.0, 3600.0)
+"""Waits while the model cannot be reached, the last one again and again."""
 DISK_RETRY_S = 600.0
 AT_ONCE = 2
 """Sessions digested at the same time."""
@@ -41,9 +50,9 @@ CHARS_PER_TOKEN = 3
 """A cautious guess: what is compared with it is counted by the database, in characters."""
 WORTH = 4
 """A part that is digested for the window's sake takes at least such a fraction of its half."""
-MEMORY_CHARS = 20_000
-"""Characters of MEMORY.md that are shown: as much as conversations see of it."""
 _PAGE = 200
+_OF_NO_USE = (Unusable, BadRequest, ContextOverflow, Refused)
+"""Errors that concern the part to be digested; others mean that the model cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +120,7 @@ class Consolidator:
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._by_session: dict[str, asyncio.Lock] = {}
+        self._outages: dict[str, int] = {}  # tries in a row that reached no model, by session
 
     # -- the life of a session, as the dispatcher tells it ----------------------------------------
 
@@ -138,9 +148,9 @@ class Consolidator:
             self._looking = asyncio.create_task(self._look_round(), name="memory")
 
     async def start(self) -> None:
-        """Take up what former processes left: batches half written, and ``/new``."""
+        """Take up what former processes left: half a batch, ``/new``, what was put off."""
         await self._after_turns()
-        for key in await self._digests.behind():
+        for key in {*await self._digests.behind(), *await self._digests.put_off()}:
             self.idle(key)
 
     async def aclose(self) -> None:
@@ -182,7 +192,7 @@ class Consolidator:
     async def now(self, key: str) -> Outcome:
         """Digest all of a session but its last messages, at once, whatever failed before.
 
-        Three failures archive the raw words here, too, counted from former tries on.
+        Three answers of no use archive the raw words here, too, counted from former tries on.
         """
         async with self._lock(key):
             return await self._digest(key, forced=True)
@@ -369,6 +379,7 @@ class Consolidator:
             for call in calls:
                 await self._sessions.spend(part.session, call)
             return await self._failed(due, state, error)
+        self._outages.pop(part.session, None)
         events: list[tuple[Event, Trust]] = [
             (event, trust) for digest, trust in digests for event in digest.events
         ]
@@ -386,7 +397,7 @@ class Consolidator:
     ) -> Digest:
         edits = not part.has_guest
         system = render.consolidation(
-            memory=(await asyncio.to_thread(self._memory.read))[:MEMORY_CHARS] if edits else "",
+            memory=await asyncio.to_thread(self._memory.shown) if edits else "",
             edits=edits,
             guest=part.has_guest,
             tainted=trust is Trust.UNTRUSTED,
@@ -411,19 +422,26 @@ class Consolidator:
         return digest if edits else replace(digest, edits=())
 
     async def _failed(self, due: _Due, state: DigestState, error: Exception) -> Batch | None:
-        """Count a failure; after the last one the raw words are what is kept."""
+        """Put a part off; after the last answer of no use the raw words are what is kept."""
         part, backoff = due.part, self._settings.backoff_s
         bound = logger.bind(session=part.session)
-        if state.failures < len(backoff):
-            asked_for = error.after if isinstance(error, RetryLater) else None
-            wait = max(backoff[state.failures], asked_for or 0.0)
-            bound.warning("consolidation failed, tried again in {:.0f} s: {}", wait, error)
-            until = self._clock() + timedelta(seconds=wait)
-            await self._digests.failed(part.session, str(error), until)
-            self._later(part.session, wait)
-            return None
-        bound.error("consolidation failed {} times, archived raw: {}", state.failures + 1, error)
-        return await self._prepared(_batch(due, part.raw(), "[]"), [])
+        if is_down := not isinstance(error, _OF_NO_USE):
+            tries = self._outages.get(part.session, 0)
+            self._outages[part.session] = tries + 1
+            wait = OUTAGE_S[min(tries, len(OUTAGE_S) - 1)]
+        elif state.failures < len(backoff):
+            wait = backoff[state.failures]
+        else:
+            tries = state.failures + 1
+            bound.error("consolidation failed {} times, archived raw: {}", tries, error)
+            return await self._prepared(_batch(due, part.raw(), "[]"), [])
+        if isinstance(error, RetryLater):
+            wait = max(wait, error.after or 0.0)
+        bound.warning("consolidation failed, tried again in {:.0f} s: {}", wait, error)
+        until = self._clock() + timedelta(seconds=wait)
+        await self._digests.failed(part.session, str(error), until, counts=not is_down)
+        self._later(part.session, wait)
+        return None
 
     async def _prepared(self, batch: Batch, calls: Sequence[ModelCall]) -> Batch:
         """The batch, committed to: from here on it is written, whatever happens."""

@@ -11,15 +11,14 @@ from typing import Protocol
 
 from loguru import logger
 
+from nanobot.agent.excerpt import BOOTSTRAP_FILES, FILE_CAP, MEMORY, excerpt, too_long
 from nanobot.agent.skills import SkillsSnapshot
 from nanobot.core.chat import ChatMessage, Image, SystemMessage, UserMessage
 from nanobot.core.identity import Role
+from nanobot.core.turn_header import TIME, TurnHeader
 from nanobot.prompts import render
 
-BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
 SUBAGENT_FILES = ("TOOLS.md",)
-FILE_CAP = 20_000
-"""Characters of one bootstrap file or MEMORY.md that reach the prompt, unless configured."""
 FILES_CAP = 60_000
 """Characters of all bootstrap files together, unless configured."""
 SEPARATOR = "\n\n---\n\n"
@@ -121,7 +120,7 @@ class ContextBuilder:
         if self._profile != "chat":
             parts.append(Part("profile", render.profile(self._profile)))
         parts += self._bootstrap(BOOTSTRAP_FILES)
-        if owner and (memory := self._file(self.workspace / "memory" / "MEMORY.md")):
+        if owner and (memory := self._file(self.workspace / MEMORY)):
             parts.append(Part("memory", f"# Memory\n\n{memory}"))
         return parts
 
@@ -143,8 +142,7 @@ class ContextBuilder:
             if not (text := self._file(path)):
                 continue
             if len(text) > room:
-                note = render.cut_file(room, len(text), path) if room else render.cut_files(path)
-                text = f"{text[:room]}\n\n{note}".strip()
+                text = excerpt(text, room, path) if room else render.cut_files(path)
             room = max(room - len(text), 0)
             parts.append(Part(name, f"## {name}\n\n{text}"))
         return parts
@@ -180,15 +178,15 @@ class ContextBuilder:
     ) -> UserMessage:
         """A person's words as the model reads them, under the header of their turn."""
         late = sender.sent_at is not None and now - sender.sent_at > OLD_AFTER
-        header = render.turn_header(
-            now=now.astimezone(),
+        header = TurnHeader(
+            time=now.astimezone().strftime(TIME),
             channel=channel,
             chat=chat_id,
-            thread=sender.thread,
+            thread=sender.thread or "",
             sender=sender.name,
-            age=age(now - sender.sent_at) if late and sender.sent_at else "",
+            sent=f"{age(now - sender.sent_at)} ago" if late and sender.sent_at else "",
         )
-        return UserMessage(f"{header}\n{content}", tuple(media))
+        return UserMessage(header.before(content), tuple(media))
 
     def _file(self, path: Path) -> str:
         """A file's text up to the cap, with a visible note where it was cut; "" for none."""
@@ -205,9 +203,9 @@ class ContextBuilder:
             logger.error("{} cannot be read and is left out of the prompt: {}", path, error)
             return ""
         text = text.replace("\r\n", "\n").strip()
-        if len(text) > self._file_cap:
-            note = render.cut_file(self._file_cap, len(text), path)
-            text = f"{text[: self._file_cap]}\n\n{note}"
+        if warning := too_long(path.name, len(text), self._file_cap):
+            logger.warning("{}", warning)
+        text = excerpt(text, self._file_cap, path)
         self._files[path] = (signature, text)
         return text
 

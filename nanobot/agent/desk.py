@@ -85,6 +85,7 @@ class Desk:
             "text": text,
             "path": str(memory.memory_file),
             "sections": dict(sections(text)),
+            "warning": memory.warning(),
             "versions": len(memory.versions()),
             "history": {
                 "path": str(memory.history_file),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from nanobot.agent.digest_answer import Event
-from nanobot.agent.filters import without_header
 from nanobot.agent.memory_text import marked
-from nanobot.core.chat import AssistantMessage, ToolMessage
+from nanobot.core.chat import AssistantMessage, ToolMessage, UserMessage
 from nanobot.core.identity import Role, Trust
 from nanobot.core.text import head_and_tail, one_line
+from nanobot.core.turn_header import read_header
 from nanobot.session.entries import Entry, EntryKind
 
 WORDS_CHARS = 8000
@@ -22,7 +21,6 @@ RESULT_CHARS = 1200
 RAW_CHARS = 4000
 """Characters of one message that are archived raw; the log has all of it."""
 _CUT = "[… {omitted} characters left out]"
-_SENDER = re.compile(r'\bsender="([^"]{1,80})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +114,22 @@ def _words(entry: Entry) -> str:
         case AssistantMessage(content, calls):
             made = [f"[{call.name} {one_line(call.arguments, 300)}]" for call in calls]
             return " ".join(filter(None, (content.strip(), *made)))
+        case UserMessage(content):
+            return read_header(content)[1]
         case None:
             return ""
         case _:
-            return without_header(message.content).strip()
+            return message.content.strip()
 
 
 def _who(entry: Entry) -> str:
     message = entry.message
     if isinstance(message, ToolMessage):
         return f"result of {message.name}"
-    if isinstance(message, AssistantMessage):
+    if not isinstance(message, UserMessage):
         return "assistant"
     role = "guest" if entry.principal.startswith(f"{Role.GUEST}:") else "owner"
-    sender = _SENDER.search(message.content.partition("\n")[0]) if message is not None else None
-    return f"{role} {sender[1]}" if sender else role
+    return f"{role} {read_header(message.content)[0].sender}".strip()
 
 
 def _stamp(at: datetime) -> str:

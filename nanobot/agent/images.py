@@ -17,7 +17,7 @@ from nanobot.core.errors import ToolError
 from nanobot.core.messages import Media
 from nanobot.prompts import render
 from nanobot.session.entries import Draft
-from nanobot.store.files import write_atomic
+from nanobot.store.files import disk_errors, write_atomic
 from nanobot.store.home import Home
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class Pictures:
     async def keep(self, data: bytes, session_key: str) -> tuple[Image, str]:
         """The picture as it will be sent, kept on disk, and what there is to say about it.
 
-        Raises ToolError, with the reason, when it is none that can be shown.
+        Raises ToolError, with the reason, when it is none that can be shown, StoreUnavailable when
+        the disk is full.
         """
         async with self._one_at_a_time:
             prepared = await asyncio.to_thread(prepare, data)
@@ -136,11 +137,12 @@ class Pictures:
         return Attached(tuple(images), tuple(notes))
 
     def _write(self, path: Path, data: bytes) -> None:
-        self._home.private(path.parent)
-        try:
-            os.utime(path)  # used again: its retention begins anew
-        except FileNotFoundError:
-            write_atomic(path, data, durable=False)
+        with disk_errors(path.parent):
+            self._home.private(path.parent)
+            try:
+                os.utime(path)  # used again: its retention begins anew
+            except FileNotFoundError:
+                write_atomic(path, data, durable=False)
 
 
 def is_local_picture(media: Media) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from loguru import logger
 
 from nanobot.agent.context import ContextBuilder, Sender
-from nanobot.agent.filters import HeaderFilter, without_header
 from nanobot.agent.images import Attached, Pictures, as_shown, has_pictures, without_past_pictures
 from nanobot.agent.skill_commands import SkillCall, instruction_or_text, skill_call
 from nanobot.agent.skills import SkillsSnapshot
@@ -53,6 +52,7 @@ from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel, Clock
 from nanobot.core.tokens import tool_tokens
 from nanobot.core.tool import Effect, ToolContext, ToolOutput
+from nanobot.core.turn_header import HeaderFilter, without_header
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, Entry, EntryKind
 from nanobot.session.history import fold, legal_call, open_calls, violations

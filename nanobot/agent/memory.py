@@ -14,6 +14,7 @@ from pathlib import Path
 
 from loguru import logger
 
+from nanobot.agent.excerpt import FILE_CAP, excerpt, too_long
 from nanobot.agent.memory_text import Edit, edited, mark_new_lines
 from nanobot.core.errors import StoreUnavailable, ToolError
 from nanobot.core.identity import Trust
@@ -41,10 +42,14 @@ class Version:
 class MemoryStore:
     """The two files of a workspace's memory; all that nanobot itself writes to them goes here."""
 
-    def __init__(self, home: Home, workspace: Path, clock: Clock) -> None:
+    def __init__(
+        self, home: Home, workspace: Path, clock: Clock, *, file_cap: int = FILE_CAP
+    ) -> None:
+        """``file_cap``: the characters of MEMORY.md that conversations see."""
         self._versions_dir = home.memory_versions
         self._workspace = workspace
         self._clock = clock
+        self._file_cap = file_cap
         self._lock = threading.RLock()
         self._seen: tuple[int, int, int, int] | None = None
         self._tool_wrote = False
@@ -64,6 +69,14 @@ class MemoryStore:
     def read(self) -> str:
         """The text of MEMORY.md; "" when there is none."""
         return _readable(self._bytes(self.memory_file))
+
+    def shown(self) -> str:
+        """What conversations see of MEMORY.md."""
+        return excerpt(self.read(), self._file_cap, self.memory_file)
+
+    def warning(self) -> str:
+        """What the owner is told of a MEMORY.md that is not shown whole; "" of any other."""
+        return too_long("MEMORY.md", len(self.read().strip()), self._file_cap)
 
     # -- versions -------------------------------------------------------------------------------
 

@@ -33,8 +33,10 @@ def memory_command(memory: MemoryStore, digests: Digests) -> Command:
             + (f"; {len(behind)} conversations wait to be archived" if behind else ""),
         ]
         here = await digests.state(invocation.inbound.session_key)
-        if here.failures:
-            facts.append(f"Here it failed {here.failures} times, at last: {here.error}")
+        if warning := memory.warning():
+            facts.append(warning)
+        if here.error:
+            facts.append(f"Here the last try failed: {here.error}")
         shown = text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}\n[…]"
         return "\n".join(facts) + (f"\n\n{shown}" if counted else "")
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from nanobot.agent.excerpt import HEADING, headings
 from nanobot.core.identity import Trust
 from nanobot.core.text import UNTRUSTED_MARK
 
@@ -20,8 +21,6 @@ _CLOSE = 0.85
 _OTHERWISE = "Important Notes"
 """The section of an edit that names none."""
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d+[.)])\s+(?:\[[ xX]\]\s+)?")
-_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*\s*$")
-_FENCE = re.compile(r"^\s*(?:```|~~~)")
 
 
 class EditAction(StrEnum):
@@ -85,22 +84,20 @@ def mark_new_lines(before: str, after: str) -> str:
     lines = []
     for line in after.split("\n"):
         bare = line.rstrip("\r")
-        is_new = _plain(line) not in known and _plain(line) and not _HEADING.match(bare)
+        is_new = _plain(line) not in known and _plain(line) and not HEADING.match(bare)
         lines.append(marked(bare, Trust.UNTRUSTED) + line[len(bare) :] if is_new else line)
     return "\n".join(lines)
 
 
 def sections(text: str) -> tuple[tuple[str, int], ...]:
     """The headings of a text and how many lines with words each has."""
-    found: list[tuple[str, int]] = []
-    for line in text.split("\n"):
-        heading = _HEADING.match(line.rstrip("\r"))
-        if heading:
-            found.append((heading[1], 0))
-        elif line.strip() and found:
-            name, count = found[-1]
-            found[-1] = (name, count + 1)
-    return tuple(found)
+    lines = text.split("\n")
+    found = [(place, title) for place, _, title in headings(lines)]
+    ends = [*(place for place, _ in found[1:]), len(lines)]
+    return tuple(
+        (title, sum(bool(line.strip()) for line in lines[place + 1 : end]))
+        for (place, title), end in zip(found, ends, strict=True)
+    )
 
 
 def _apply(lines: list[str], edit: Edit, ending: str) -> None:
@@ -161,21 +158,12 @@ def _section(lines: Sequence[str], name: str) -> tuple[int, int] | None:
     """From behind the heading to the next one."""
     wanted = _title(name)
     start = None
-    for place, title in _headings(lines):
+    for place, _, title in headings(lines):
         if start is not None:
             return start, place
         if _title(title) == wanted:
             start = place + 1
     return None if start is None else (start, len(lines))
-
-
-def _headings(lines: Sequence[str]) -> Iterable[tuple[int, str]]:
-    fenced = False
-    for place, line in enumerate(lines):
-        if _FENCE.match(line):
-            fenced = not fenced
-        elif not fenced and (heading := _HEADING.match(line.rstrip("\r"))):
-            yield place, heading[1]
 
 
 def _find(lines: Sequence[str], section: str, words: str) -> int | None:
@@ -187,7 +175,7 @@ def _find(lines: Sequence[str], section: str, words: str) -> int | None:
     if not wanted:
         return None
     candidates = [
-        place for place, line in enumerate(lines) if _plain(line) and not _HEADING.match(line)
+        place for place, line in enumerate(lines) if _plain(line) and not HEADING.match(line)
     ]
     bounds = _section(lines, section)
     inside = [p for p in candidates if bounds is not None and bounds[0] <= p < bounds[1]]

@@ -42,6 +42,8 @@ def show(
         f"last consolidation: {when}{waiting}",
         err=True,
     )
+    if answer["warning"]:
+        typer.echo(f"nanobot: {answer['warning']}", err=True)
 
 
 @memory_app.command()

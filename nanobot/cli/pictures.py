@@ -11,7 +11,8 @@ import typer
 
 from nanobot.agent.images import Pictures, read_picture
 from nanobot.channels.socket_protocol import Question
-from nanobot.core.errors import StoreUnavailable, ToolError
+from nanobot.core.errors import ToolError
+from nanobot.store.files import disk_errors
 from nanobot.store.home import Home
 
 
@@ -21,11 +22,9 @@ def with_pictures(question: Question, paths: Iterable[str], home: Home) -> Quest
     A gateway may see other files than the person does, but it sees those. Raises BadParameter,
     naming the file, for one that cannot be shown, StoreUnavailable where nothing can be kept.
     """
-    try:
+    with disk_errors(home.media):
         home.private(home.root)
         kept = asyncio.run(_kept(question.session_key, paths, home))
-    except OSError as error:
-        raise StoreUnavailable(f"{home.media}: cannot be written: {error.strerror}") from error
     return replace(question, pictures=kept)
 
 

@@ -11,6 +11,8 @@ import typer
 from nanobot.cli.context import CliContext
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nanobot.config.loader import LoadedConfig
     from nanobot.config.schema import ExecConfig
 
@@ -65,7 +67,7 @@ def status(
         **from_holder,
         **_stored(cli),
         "channels": channel_rows(loaded.config.channels, from_holder.get("channels", ())),
-        "hints": [*config_hints(loaded.config), *_overrides(loaded)],
+        "hints": [*config_hints(loaded.config), *_overrides(loaded), *_long_files(loaded)],
     }
     if as_json:
         facts["channels"] = [row.document() for row in facts["channels"]]
@@ -179,6 +181,18 @@ def _overrides(loaded: LoadedConfig) -> list[str]:
         f"{variable} in the environment overrides {key}"
         for key, variable in loaded.overrides.items()
     ]
+
+
+def _long_files(loaded: LoadedConfig) -> Iterator[str]:
+    """The files of which conversations see only a part."""
+    from nanobot.agent.excerpt import BOOTSTRAP_FILES, MEMORY, too_long
+
+    cap = loaded.config.agents.defaults.bootstrap_file_chars
+    for path in (loaded.workspace / name for name in (MEMORY, *BOOTSTRAP_FILES)):
+        if path.is_file() and path.stat().st_size > cap:
+            text = path.read_text(encoding="utf-8", errors="replace").strip()
+            if warning := too_long(path.name, len(text), cap):
+                yield warning
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:

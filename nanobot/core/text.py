@@ -24,6 +24,11 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
 
 
+def attribute(text: str) -> str:
+    """Text that cannot end the attribute it stands in, whatever a stranger calls themselves."""
+    return one_line(text, 80).translate({34: "'", 38: "+", 60: "(", 62: ")"})
+
+
 def head_and_tail(text: str, limit: int, note: str) -> str:
     """``text`` cut in its middle to about ``limit`` characters, with ``note`` at the cut.
 
@@ -34,7 +39,9 @@ def head_and_tail(text: str, limit: int, note: str) -> str:
     head = limit * 2 // 3
     tail = limit - head
     omitted = len(text) - head - tail
-    return f"{text[:head]}\n{note.format(omitted=omitted)}\n{text[-tail:] if tail else ''}"
+    return (
+        f"{text[:head]}\n{note.replace('{omitted}', str(omitted))}\n{text[-tail:] if tail else ''}"
+    )
 
 
 def fence(text: str, *, source: str, mark: str | None = None) -> str:

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from loguru import logger
 
+from nanobot.agent.excerpt import FILE_CAP, excerpt
 from nanobot.config.schema import HeartbeatConfig
 from nanobot.core.errors import StoreError
 from nanobot.core.identity import Origin, Role
@@ -28,8 +29,6 @@ from nanobot.prompts import render
 SESSION = "heartbeat"
 KEPT_BEATS = 3
 """Former heartbeats that a heartbeat's turn still sees."""
-FILE_CAP = 20_000
-"""Characters of HEARTBEAT.md that reach the model."""
 
 
 class Bus(Protocol):
@@ -92,7 +91,7 @@ class HeartbeatService:
             place.channel if place else SESSION,
             "heartbeat",
             place.chat_id if place else SESSION,
-            render.heartbeat_task(text[:FILE_CAP], self._file),
+            render.heartbeat_task(excerpt(text, FILE_CAP, self._file), self._file),
             id=f"heartbeat:{slot}",
             thread_id=place.thread_id if place else None,
             origin=Origin.HEARTBEAT,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.core.text import one_line
+from nanobot.core.text import attribute, one_line
 
 if TYPE_CHECKING:
     import jinja2
@@ -52,12 +51,12 @@ def profile(name: str) -> str:
 
 def subagent_report(*, label: str, ending: str, text: str) -> str:
     """A subagent's result as the turn that sent it reads it; ``ending`` says how it came about."""
-    return _render("subagent_report", label=_attribute(label), ending=ending, text=text.strip())
+    return _render("subagent_report", label=attribute(label), ending=ending, text=text.strip())
 
 
 def subagents_stopped(labels: Sequence[str]) -> str:
     """Tells a session that its subagents were stopped."""
-    return _note("subagents_stopped", ", ".join(f"“{_attribute(label)}”" for label in labels))
+    return _note("subagents_stopped", ", ".join(f"“{attribute(label)}”" for label in labels))
 
 
 def heartbeat_task(text: str, path: Path) -> str:
@@ -74,27 +73,6 @@ def skill_command(*, command: str, skill: str, folder: Path, body: str, argument
         folder=folder,
         body=body,
         arguments=arguments,
-    )
-
-
-def turn_header(
-    *,
-    now: datetime,
-    channel: str,
-    chat: str,
-    thread: str | None = None,
-    sender: str = "",
-    age: str = "",
-) -> str:
-    """The line before a person's words: aware local time, channel, chat, sender, age if old."""
-    return _render(
-        "turn_header",
-        time=now.strftime("%a %Y-%m-%d %H:%M %z"),
-        channel=_attribute(channel),
-        chat=_attribute(chat),
-        thread=_attribute(thread or ""),
-        sender=_attribute(sender),
-        age=_attribute(age),
     )
 
 
@@ -164,13 +142,18 @@ def digested(paragraphs: str) -> str:
 
 
 def cut_file(shown: int, total: int, path: Path) -> str:
-    """Marks where a bootstrap file was cut."""
-    return _note("cut_file", shown, total, path)
+    """Stands at the end of a file of which only a part is shown."""
+    return _note("cut_file", f"{shown:,}", f"{total:,}", path)
 
 
 def spilled(path: Path) -> str:
     """Marks where a tool result was cut; ``{omitted}`` in it stands for the count."""
     return _note("spilled", path)
+
+
+def unspilled(reason: str) -> str:
+    """Marks where a tool result was cut that no file holds; ``{omitted}`` as in ``spilled``."""
+    return _note("unspilled", one_line(reason))
 
 
 def cut_files(path: Path) -> str:
@@ -220,12 +203,7 @@ def picture_unseen(model: str) -> str:
 
 def picture_failed(name: str, reason: str) -> str:
     """Stands for a picture that somebody sent and that cannot be shown to any model."""
-    return _note("picture_failed", _attribute(name), reason)
-
-
-def _attribute(text: str) -> str:
-    """Text that cannot end the attribute it stands in, whatever a stranger calls themselves."""
-    return one_line(text, 80).translate({34: "'", 38: "+", 60: "(", 62: ")"})
+    return _note("picture_failed", attribute(name), reason)
 
 
 def _render(template: str, **variables: Any) -> str:

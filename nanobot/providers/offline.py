@@ -24,6 +24,7 @@ from nanobot.core.chat import (
 )
 from nanobot.core.errors import BadRequest
 from nanobot.core.events import Emit, TextDelta
+from nanobot.core.turn_header import TIME, read_header
 
 MODEL = "offline"
 
@@ -41,7 +42,6 @@ The offline model understands only these forms:
   help                        this list"""
 
 _said = partial(LLMResponse, model=MODEL, provider=MODEL)
-_HEADER = re.compile(r"\A<turn time=\"(?P<time>[^\"]*)\"[^\n]*/>\n")
 _NOTES = "## Important Notes"
 
 
@@ -91,13 +91,12 @@ class OfflineModel:
 
 
 def _answer(request: str, results: Sequence[ToolMessage], tools: set[str]) -> _Plan | str:
-    header = _HEADER.match(request)
-    text = _HEADER.sub("", request).strip()
+    header, text = read_header(request)
     if re.fullmatch(r"(?:help|\?)", text, re.IGNORECASE):
         return GRAMMAR
     if re.fullmatch(r"(?:what(?:'s| is) the )?time(?: is it)?\??", text, re.IGNORECASE):
-        return f"It is {header['time']}." if header else "I was not told the time."
-    steps = _steps(text, results, header["time"] if header else "")
+        return f"It is {header.time}." if header.time else "I was not told the time."
+    steps = _steps(text, results, header.time)
     if steps is None:
         raise BadRequest(GRAMMAR)
     if len(results) < len(steps):
@@ -168,7 +167,7 @@ def _remind(
 ) -> _Plan:
     if number and unit:
         seconds = int(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit[0].lower()]
-        start = datetime.strptime(now, "%a %Y-%m-%d %H:%M %z")
+        start = datetime.strptime(now, TIME)
         moment = (start + timedelta(seconds=seconds)).isoformat()
     arguments: dict[str, object] = {"action": "add", "mode": "reminder", "message": text}
     return _Plan("cron", {**arguments, "at": moment}, lambda r: r)

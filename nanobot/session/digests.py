@@ -20,7 +20,8 @@ from nanobot.store.database import Database
 class DigestState:
     """Where a session stands: entries up to ``upto`` are digested, the model sees ``live_from`` on.
 
-    ``failures`` are those in a row; before ``not_before`` it is not tried again, for ``error``.
+    ``failures`` are the answers of no use in a row; before ``not_before`` it is not tried again,
+    for ``error``.
     """
 
     upto: int = 0
@@ -127,6 +128,15 @@ class Digests:
 
         return await self._database.read(read)
 
+    async def put_off(self) -> tuple[str, ...]:
+        """The sessions whose last try failed."""
+
+        def read(connection: sqlite3.Connection) -> tuple[str, ...]:
+            rows = connection.execute("SELECT session FROM digest WHERE not_before IS NOT NULL")
+            return tuple(key for (key,) in rows)
+
+        return await self._database.read(read)
+
     async def last_written(self) -> datetime | None:
         """When anything was last written into HISTORY.md."""
 
@@ -224,15 +234,15 @@ class Digests:
         now = self._clock()
         await self._database.write(lambda connection: _move(connection, key, last, now))
 
-    async def failed(self, key: str, error: str, not_before: datetime) -> None:
-        """Count a failure; the next try is not before that time."""
+    async def failed(self, key: str, error: str, not_before: datetime, *, counts: bool) -> None:
+        """Note a failure, as one of ``failures`` if it counts; the next try is not before then."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "INSERT INTO digest (session, failures, not_before, error) VALUES (?, 1, ?, ?) "
-                "ON CONFLICT (session) DO UPDATE SET failures = failures + 1, "
+                "INSERT INTO digest (session, failures, not_before, error) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (session) DO UPDATE SET failures = failures + excluded.failures, "
                 "not_before = excluded.not_before, error = excluded.error",
-                (key, not_before.timestamp(), error),
+                (key, int(counts), not_before.timestamp(), error),
             )
 
         await self._database.write(write, durable=True)

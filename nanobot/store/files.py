@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from nanobot.core.errors import StoreUnavailable
+
 _WRITING = threading.RLock()
 
 
@@ -53,6 +55,15 @@ def locked(path: Path) -> Iterator[None]:
     with path.with_name(f"{path.name}.lock").open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Raise StoreUnavailable, naming ``folder``, where the disk is full or cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailable(f"{folder}: cannot be written: {error.strerror}") from error
 
 
 def sync_directory(directory: Path) -> None:

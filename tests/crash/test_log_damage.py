@@ -31,6 +31,7 @@ from nanobot.core.chat import (
 )
 from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
+from nanobot.core.turn_header import TurnHeader
 from nanobot.providers.wire import wire_messages
 from nanobot.session.entries import Draft, EntryKind, Replaced
 from nanobot.session.log import SessionLog
@@ -112,7 +113,7 @@ def _turn(draw: st.DrawFn, number: int) -> list[Draft]:
             **more,
         )
 
-    entries = [draft(EntryKind.USER, UserMessage(f'<turn time="now"/>\n{draw(_texts)}'))]
+    entries = [draft(EntryKind.USER, UserMessage(TurnHeader("now").before(draw(_texts))))]
     for step in range(draw(st.integers(0, 3))):
         calls = tuple(
             ToolCall(f"{number}-{step}-{place}", draw(_names), draw(_arguments))

@@ -40,16 +40,20 @@ USABLE = {
     ),
     "as JSON that can be mended": Reply.tool_calls([(TOOL, TEXT.replace('"history"', "history"))]),
 }
+UNREACHED = "cut by the network"
 USELESS = {
     "truncated": Reply.tool_calls([(TOOL, TEXT[:60])]),
     "truncated by the limit": Reply.tool_calls([(TOOL, TEXT)]).but(finish="length"),
-    "cut by the network": Reply.tool_calls([(TOOL, TEXT)]).but(ending=Ending.CUT, after_chunks=3),
+    UNREACHED: Reply.tool_calls([(TOOL, TEXT)]).but(ending=Ending.CUT, after_chunks=3),
     "empty": Reply.empty(),
     "with an empty list": Reply.tool_calls([(TOOL, {"history": []})]),
     "as prose": Reply.text("The owner talked about boats and chose a mast."),
     "with wrong types": Reply.tool_calls([(TOOL, {"history": 7, "memory": "- Owns a boat"})]),
     "with an error": Reply.error(400, "no such tool"),
 }
+
+
+BUSY = Reply.error(503, "overloaded", retry_after="3600")
 
 
 @pytest.fixture
@@ -85,10 +89,20 @@ def memory_of(boat: Telegram) -> tuple[str, str]:
     return (folder / "MEMORY.md").read_text(), history.read_text() if history.exists() else ""
 
 
-def failures_of(boat: Telegram) -> int:
+def tried(boat: Telegram) -> tuple[int, str]:
+    """How many answers in a row were of no use, and what is noted of the last try."""
     with closing(sqlite3.connect(boat.nanobot.home / "state.db")) as database:
-        row = database.execute("SELECT failures FROM digest WHERE session = ?", (KEY,)).fetchone()
-        return 0 if row is None else int(row[0])
+        query = "SELECT failures, coalesce(error, '') FROM digest WHERE session = ?"
+        row: tuple[int, str] | None = database.execute(query, (KEY,)).fetchone()
+        return row or (0, "")
+
+
+def failures_of(boat: Telegram) -> int:
+    return tried(boat)[0]
+
+
+def error_of(boat: Telegram) -> str:
+    return tried(boat)[1]
 
 
 @pytest.mark.parametrize("how", USABLE)
@@ -121,13 +135,14 @@ def test_an_answer_of_no_use_changes_nothing(boat: Telegram, how: str) -> None:
     gateway = boat.start()
 
     boat.api.inject("and the sail?", chat_id=OWNER)
-    eventually(lambda: failures_of(boat) == 1, "the failure", 30)
+    eventually(lambda: error_of(boat) != "", "the failure", 30)
     boat.api.inject("thanks", chat_id=OWNER)
     boat.api.wait_for_sent(2, OWNER)
 
     assert gateway.terminate() == 0
     log = log_of(boat)
     assert memory_of(boat) == (TEMPLATE, "")
+    assert failures_of(boat) == (0 if how == UNREACHED else 1)
     assert log[: len(before)] == before
     assert [kind for _, kind, _ in log[len(before) :]] == ["user", "assistant"] * 2
     assert boat.texts() == ["reply", "reply"]
@@ -161,10 +176,11 @@ def test_a_digest_that_never_comes_ends_at_its_limit(boat: Telegram) -> None:
     gateway = boat.start()
 
     boat.api.inject("and the sail?", chat_id=OWNER)
-    eventually(lambda: failures_of(boat) == 1, "the end of the digest")
+    eventually(lambda: error_of(boat) != "", "the end of the digest")
 
     assert gateway.terminate() == 0
     assert "did not answer within 1 s" in gateway.log
+    assert failures_of(boat) == 0
     assert memory_of(boat) == (TEMPLATE, "")
 
 
@@ -233,3 +249,97 @@ def test_what_it_cost_and_which_model_is_in_the_usage(boat: Telegram) -> None:
     with closing(sqlite3.connect(boat.nanobot.home / "state.db")) as database:
         used = database.execute("SELECT session, model, calls, input FROM usage").fetchall()
     assert used == [(KEY, "cheap-model", 1, 10)]
+
+
+def test_the_model_that_digests_a_chat_is_told_who_wrote(telegram: Telegram) -> None:
+    answering(telegram, USABLE["well"])
+    gateway = telegram.start()
+    telegram.api.inject("I take the mast", chat_id=OWNER, first_name="Ann")
+    telegram.api.wait_for_sent(1, OWNER)
+
+    telegram.api.inject("/new", chat_id=OWNER, first_name="Ann")
+    eventually(lambda: any(map(is_digest, telegram.model.requests)), "the digest")
+
+    assert gateway.terminate() == 0
+    (digest,) = filter(is_digest, telegram.model.requests)
+    assert "] owner Ann: I take the mast\n" in digest.last_user
+
+
+def test_a_model_that_is_down_costs_time_and_never_the_digest(boat: Telegram) -> None:
+    down = (BUSY, Reply.error(401, "no such key"), BUSY, Reply.reset())
+    for outage in down:
+        answering(boat, outage)
+        assert boat.nanobot.run("memory", "consolidate", KEY).returncode == 1
+    unharmed = memory_of(boat)
+    answering(boat, USABLE["well"])
+
+    back = boat.nanobot.run("memory", "consolidate", KEY)
+
+    assert (unharmed, failures_of(boat)) == ((TEMPLATE, ""), 0)
+    assert (back.returncode, back.stdout) == (0, f"{KEY}: 1 step written\n")
+    assert memory_of(boat) == (EDITED, f"{PARAGRAPH}\n")
+
+
+def test_what_an_outage_put_off_is_taken_up_after_a_restart(boat: Telegram) -> None:
+    answering(boat, BUSY)
+    first = boat.start()
+    boat.api.inject("and the sail?", chat_id=OWNER)
+    eventually(lambda: error_of(boat) != "", "the failure")
+    boat.api.inject("/memory", chat_id=OWNER)
+    eventually(lambda: any("overloaded" in text for text in boat.texts()), "/memory")
+    first.kill()
+    with closing(sqlite3.connect(boat.nanobot.home / "state.db")) as state, state:
+        state.execute("UPDATE digest SET not_before = 0")  # as an hour would
+    answering(boat, USABLE["well"])
+
+    second = boat.start()
+    eventually(lambda: memory_of(boat)[1] != "", "the history")
+
+    assert second.terminate() == 0
+    assert memory_of(boat) == (EDITED, f"{PARAGRAPH}\n")
+
+
+def test_compact_in_an_outage_says_so_and_leaves_the_conversation_in_view(boat: Telegram) -> None:
+    boat.model.default = BUSY
+    before = log_of(boat)
+    gateway = boat.start()
+
+    boat.api.inject("/compact", chat_id=OWNER)
+    (said,) = boat.api.wait_for_sent(1, OWNER)
+
+    assert gateway.terminate() == 0
+    assert "overloaded" in said.text
+    assert log_of(boat) == before
+
+
+VITAL = "- Allergic to peanuts"
+HABITS = [f"- Habit {number}: {'tea ' * 20}" for number in range(400)]
+HABITS[200] = "- IMPORTANT: never call before nine"
+LONG = TEMPLATE.replace("## Preferences\n", "\n".join(["## Preferences\n", *HABITS, ""])) + VITAL
+
+
+def test_a_memory_over_its_cap_gives_way_where_it_is_long_and_keeps_what_is_important(
+    boat: Telegram,
+) -> None:
+    file = boat.nanobot.workspace / "memory" / "MEMORY.md"
+    file.write_text(LONG)
+    answering(boat, USABLE["well"])
+
+    done = boat.nanobot.run("agent", "-m", "hello", "--logs")
+    digested = boat.nanobot.run("memory", "consolidate", KEY)
+
+    assert (done.stdout, digested.returncode) == ("reply\n", 0)
+    chat, digest = (str(one.messages[0]["content"]) for one in boat.model.requests)
+    for shown in (chat.partition("# Memory\n\n")[2], digest.partition("MEMORY.md now:\n\n")[2]):
+        assert all(line in shown for line in (VITAL, HABITS[200], HABITS[0], HABITS[-1]))
+        assert HABITS[150] not in shown
+        assert "## User Information\n" in shown
+    memory = chat.partition("# Memory\n\n")[2].partition("\n\n---\n\n")[0]
+    assert 19_000 < len(memory) < 20_500
+    assert f"of {len(LONG):,} characters shown" in memory
+    assert str(file) in memory
+    warning = f"MEMORY.md has {len(LONG):,} characters, of which conversations see 20,000"
+    assert warning in done.stderr
+    for command in (("status",), ("memory", "show")):
+        said = boat.nanobot.run(*command)
+        assert "MEMORY.md has" in said.stdout + said.stderr, command

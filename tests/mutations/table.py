@@ -406,8 +406,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         21,
         "a header that the model parrots is shown",
-        "nanobot/agent/filters.py",
-        '    return _HEADER.sub("", text)',
+        "nanobot/core/turn_header.py",
+        '    return _PARROTED.sub("", text)',
         "    return text",
         ("tests/unit/test_agent_loop.py::test_a_parroted_header_reaches_nobody",),
     ),

@@ -26,7 +26,7 @@ from nanobot.core.chat import (
     ToolMessage,
     UserMessage,
 )
-from nanobot.core.errors import ContextOverflow, RetryLater
+from nanobot.core.errors import BadRequest, ContextOverflow, RetryLater
 from nanobot.core.events import Event, TextDelta, ToolFinished, ToolStarted
 from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
@@ -350,7 +350,7 @@ async def test_an_overflow_that_cannot_be_summed_up_leaves_out_the_past(
     bench.model.answers = [says("a" * 200), says("b" * 200)]
     await bench.turn("first", name="in-1")
     await bench.turn("second", name="in-2")
-    bench.model.answers = [ContextOverflow("too long"), RetryLater("busy"), says("Still here.")]
+    bench.model.answers = [ContextOverflow("too long"), BadRequest("no"), says("Still here.")]
 
     settlement = await bench.turn("third", name="in-3")
 

@@ -22,9 +22,10 @@ from nanobot.core.chat import (
     ToolMessage,
     UserMessage,
 )
-from nanobot.core.errors import AuthFailed, BadRequest
+from nanobot.core.errors import AuthFailed, BadRequest, RetryLater
 from nanobot.core.identity import Trust
 from nanobot.core.ports import ChosenModel
+from nanobot.core.turn_header import TurnHeader
 from nanobot.session.digests import Digests
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
@@ -102,7 +103,7 @@ class Bench:
                 trust=trust,
             )
 
-        question = UserMessage(f'<turn sender="Ann" />\n{words or f"question {number}"}')
+        question = UserMessage(TurnHeader(sender="Ann").before(words or f"question {number}"))
         drafts = [draft(EntryKind.USER, question, Trust.TRUSTED)]
         if page:
             call = ToolCall(f"c{number}", "web_fetch", "{}")
@@ -433,7 +434,7 @@ async def test_a_failure_waits_its_time_and_the_third_archives_the_raw_words(
     assert (state.failures, state.error, await bench.digests.behind()) == (0, "", ())
 
 
-async def test_no_model_at_all_is_a_failure_like_others(bench: Bench) -> None:
+async def test_no_model_at_all_is_an_outage_like_others(bench: Bench) -> None:
     class NoModels(ScriptedModel):
         async def prepare(self, model: str | None, *, load: bool = True) -> str:
             """Nothing to find out."""
@@ -450,7 +451,30 @@ async def test_no_model_at_all_is_a_failure_like_others(bench: Bench) -> None:
     await bench.settled()
 
     state = await bench.digests.state(KEY)
-    assert (state.failures, state.error) == (1, "no model is configured")
+    assert (state.failures, state.error) == (0, "no model is configured")
+
+
+async def test_an_outage_is_waited_out_longer_and_longer_and_beyond_a_restart(
+    bench: Bench,
+) -> None:
+    await bench.talk(2)
+    await bench.reset()
+    answers(bench, *[RetryLater("asleep")] * 5, RetryLater("asleep", after=9000), saves("Kept."))
+    asked: list[int] = []
+
+    for wait in (0, 60, 300, 900, 3600, 3600, 60, 9000):
+        if len(asked) == 6:
+            await bench.consolidator.aclose()
+            bench.consolidator = bench.made()
+        bench.now += timedelta(seconds=wait + 1)
+        await bench.consolidator.start()
+        await bench.looked_after()
+        asked.append(len(bench.model.requests))
+
+    assert asked == [1, 2, 3, 4, 5, 6, 6, 7]
+    assert bench.history == f"[{stamp(0)}] Kept.\n"
+    state = await bench.digests.state(KEY)
+    assert (state.failures, state.error, await bench.digests.put_off()) == (0, "", ())
 
 
 async def test_the_offline_model_is_never_asked(bench: Bench) -> None:

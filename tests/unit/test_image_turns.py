@@ -19,7 +19,7 @@ from nanobot.agent.tools.files import ReadFile
 from nanobot.agent.tools.reading import DocumentReader
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.core.chat import Image, ToolMessage, UserMessage
-from nanobot.core.errors import ContextOverflow
+from nanobot.core.errors import ContextOverflow, StoreUnavailable
 from nanobot.core.events import Event, Notice
 from nanobot.core.identity import Role
 from nanobot.core.messages import InboundMessage, Media
@@ -211,3 +211,17 @@ async def test_the_log_holds_paths_and_never_a_picture(bench: Bench, tmp_path: P
     assert b"iVBOR" not in b"".join(
         file.read_bytes() for file in tmp_path.iterdir() if file.name.startswith("state.db")
     )
+
+
+async def test_a_picture_that_a_full_disk_cannot_keep_waits_for_room(bench: Bench) -> None:
+    bench.home.media.parent.mkdir(exist_ok=True)
+    bench.home.media.touch()
+    message = bench.message("in-1", "What is it?", "red.png")
+
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
+        await bench.turn(message)
+    bench.home.media.unlink()
+    bench.model.answers = [says("red")]
+    await bench.turn(message)
+
+    assert shown(bench.model.requests[0]) == ["What is it? +1"]

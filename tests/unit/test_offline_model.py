@@ -17,9 +17,10 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.core.errors import BadRequest
+from nanobot.core.turn_header import TurnHeader
 from nanobot.providers.offline import GRAMMAR, OfflineModel
 
-HEADER = '<turn time="Sun 2026-03-01 12:00 +0000" channel="cli" chat="direct"/>\n'
+HEADER = TurnHeader("Sun 2026-03-01 12:00 +0000", "cli", "direct").before("")
 TOOLS = [
     ToolSpec(name, "", {})
     for name in ("read_file", "write_file", "edit_file", "list_dir", "grep", "exec", "cron")

@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
+from nanobot.core.turn_header import TIME, TurnHeader
 from nanobot.prompts import render
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "prompts.txt"
@@ -34,14 +35,8 @@ def sections() -> dict[str, str]:
         recall_tool="recall",
         message_tool=True,
     )
-    header = render.turn_header(
-        now=datetime(2026, 3, 1, 12, 0, tzinfo=UTC),
-        channel="telegram",
-        chat="42",
-        thread="7",
-        sender="Ann",
-        age="9 h",
-    )
+    time = datetime(2026, 3, 1, 12, 0, tzinfo=UTC).strftime(TIME)
+    header = TurnHeader(time, "telegram", "42", "7", "Ann", "9 h ago").before("").strip()
     notes = {
         "interrupted": render.interrupted(),
         "skipped": render.skipped(),
@@ -68,6 +63,7 @@ def sections() -> dict[str, str]:
         ),
         "cut_file": render.cut_file(10, 20, Path("/w/AGENTS.md")),
         "spilled": render.spilled(Path("/h/spill/1.txt")),
+        "unspilled": render.unspilled("/h/spill: cannot be written: No space left on device"),
         "cut_files": render.cut_files(Path("/w/TOOLS.md")),
         "gave_way": render.gave_way(Path("/h/spill/2.txt")),
         "too_large": render.too_large(Path("/h/spill/3.txt")),
@@ -120,7 +116,7 @@ def test_every_function_that_renders_a_text_has_a_snapshot() -> None:
         name
         for name, function in inspect.getmembers(render, inspect.isfunction)
         if function.__module__ == render.__name__ and not name.startswith("_")
-    }
+    } | {"turn_header"}  # written by core.turn_header, which also reads it
     titles = [title.replace(" ", "_") for title in sections()]
     sampled = {max(filter(title.startswith, functions), key=len, default=title) for title in titles}
 

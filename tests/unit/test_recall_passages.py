@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.session.recall.passages import LONGEST, paragraphs, pieces, without_turn_header
+from nanobot.session.recall.passages import LONGEST, paragraphs, pieces
 
 
 def test_a_paragraph_begins_at_its_stamp_or_behind_a_blank_line() -> None:
@@ -30,13 +30,6 @@ def test_the_same_paragraph_twice_has_two_names() -> None:
     twice = list(paragraphs("[2026-02-01 10:00] Rain.\n\n[2026-02-01 10:00] Rain.", UTC))
 
     assert len({one.digest for one in twice}) == 2
-
-
-def test_a_turn_header_is_no_part_of_the_words() -> None:
-    said = '<turn time="…" channel="telegram" chat="7" from="Ann (x)"/>\nHello <turn a="b"/>'
-
-    assert without_turn_header(said) == ('Hello <turn a="b"/>', "Ann (x)")
-    assert without_turn_header("Hello") == ("Hello", "")
 
 
 @given(st.text(alphabet="ab .\n。", max_size=4000))

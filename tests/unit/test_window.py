@@ -32,7 +32,13 @@ from nanobot.core.chat import (
     Usage,
     UserMessage,
 )
-from nanobot.core.errors import ContextOverflow, RetryLater
+from nanobot.core.errors import (
+    AuthFailed,
+    BadRequest,
+    ContextOverflow,
+    RetryLater,
+    StoreUnavailable,
+)
 from nanobot.core.events import Event, Notice
 from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
@@ -253,7 +259,7 @@ async def test_a_summary_is_counted_like_every_call(bench: Bench) -> None:
     assert sum(line.calls for line in after) - sum(line.calls for line in before) == 2
 
 
-@pytest.mark.parametrize("answer", [RetryLater("asleep"), says("  "), ContextOverflow("too long")])
+@pytest.mark.parametrize("answer", [BadRequest("no"), says("  "), ContextOverflow("too long")])
 async def test_a_model_that_cannot_sum_up_costs_the_past_but_not_the_turn(
     bench: Bench, answer: LLMResponse | Exception
 ) -> None:
@@ -435,14 +441,33 @@ async def test_compact_sums_up_all_but_the_last_exchange_and_says_what_it_saved(
     assert (await bench.kinds()).count("user") == 3
 
 
-async def test_compact_with_the_model_down_says_so_and_keeps_the_log(bench: Bench) -> None:
+async def test_compact_with_a_model_that_refuses_says_so_and_keeps_the_log(bench: Bench) -> None:
     for turn in range(3):
         await bench.turn(f"in-{turn}", f"say {turn}", says("ok"))
 
-    answer = await bench.compact("", RetryLater("asleep"))
+    answer = await bench.compact("", BadRequest("no"))
 
     assert answer.startswith(UNSUMMED)
     assert (await bench.kinds()).count("user") == 3
+
+
+@pytest.mark.parametrize("outage", [RetryLater("asleep"), AuthFailed("no key")])
+async def test_a_model_that_is_down_costs_nothing_of_what_was_said(
+    bench: Bench, outage: Exception
+) -> None:
+    for turn in range(4):
+        await bench.turn(f"in-{turn}", f"say {turn}", long_answer(turn))
+    before = await bench.view()
+
+    with pytest.raises(type(outage)):
+        await bench.compact("", outage)
+    with pytest.raises(type(outage)):
+        await bench.turn("in-4", "and now?", outage)
+
+    assert (await bench.view())[: len(before)] == before
+    settlement = await bench.turn("in-4", "and now?", says("A summary."), says("Yes."))
+    assert settlement.answer == "Yes."
+    assert (await bench.view())[0] == UserMessage(render.summary("A summary.", tainted=False))
 
 
 async def test_compact_with_one_exchange_has_nothing_to_do(bench: Bench) -> None:
@@ -521,3 +546,18 @@ async def test_what_the_provider_counts_corrects_the_estimate(bench: Bench) -> N
     assert await bench.sessions.calibration.factor("scripted") == pytest.approx(1.5, abs=0.01)
     report = await bench.meter.report(KEY)
     assert report.calibrated
+
+
+async def test_on_a_full_disk_nothing_gives_way_and_the_turn_waits_for_room(bench: Bench) -> None:
+    bench.home.spill.parent.mkdir()
+    bench.home.spill.touch()
+
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
+        for turn, letter in enumerate("abcdef"):
+            await bench.turn(f"in-{turn}", letter, fetches(f"c{turn}", letter, 5000), says("ok"))
+    kinds = await bench.kinds()
+    bench.home.spill.unlink()
+    settlement = await bench.turn(f"in-{turn}", letter, says("Yes."))
+
+    assert (settlement.answer, "gave_way" in kinds) == ("Yes.", False)
+    assert "gave_way" in await bench.kinds()

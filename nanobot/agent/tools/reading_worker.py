@@ -16,7 +16,7 @@ import resource
 import signal
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypedDict
 from urllib.parse import urljoin
@@ -49,6 +49,21 @@ _BLOCKS = frozenset(
     }
 )
 _LINES = frozenset({"dd", "div", "dt", "figcaption", "li", "summary", "tr"})
+_PROSE = frozenset(
+    {"p", "ul", "ol", "dl", "table", "pre", "blockquote", "figure", "h1", "h2", "h3"}
+)
+"""What content is made of; it lies in something else."""
+_CONTENT = "self::main or self::article or @role='main' or @role='article'"
+_ROLES = ("navigation", "contentinfo", "complementary", "search", "dialog", "alertdialog")
+_BESIDE = "//*[self::nav or self::footer or self::aside{}][not(ancestor::*[{}])]".format(
+    "".join(f" or @role='{role}'" for role in _ROLES), _CONTENT
+)
+"""What a page names as no part of its content."""
+_CHROME = re.compile(
+    r"(?:^|[\s_-])(?:cookies?|consent|gdpr|nav|navigation|menu|sidebar|footer|breadcrumbs?|newsletter"
+    r"|subscribe|share|social|related|promo|sponsored|adverts?|ads?|popup|modal)(?:$|[\s_-])",
+    re.IGNORECASE,
+)
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _LANGUAGE = re.compile(r"\b(?:language|lang|highlight-source)-([A-Za-z0-9_+#-]{1,20})")
 _SPACE = re.compile(r"[ \t\r\n\f\v\xa0]+")
@@ -165,14 +180,16 @@ def read_page(data: bytes, url: str, *, as_markdown: bool, step: float) -> tuple
     _clean(body, url)
     if not _words(body):
         return title, _stripped(data), ""
-    article = _article(body, title, step)
+    article, left_out = _article(body, title, step)
+    note = f"{left_out:,} characters beside the main content are left out" if left_out else ""
     if not as_markdown:
-        return title, plain(article), ""
+        return title, plain(article), note
     try:
         with limited(step):
-            return title, _markdown(article), ""
+            return title, _markdown(article), note
     except (TooSlow, RecursionError):
-        return title, plain(article), "too large to be formatted: plain text"
+        text = "too large to be formatted: plain text"
+        return title, plain(article), f"{text}; {note}" if note else text
 
 
 def _clean(body: HtmlElement, url: str) -> None:
@@ -219,30 +236,47 @@ def _flatten(body: HtmlElement) -> None:
         element.text = text
 
 
-def _article(body: HtmlElement, title: str, step: float) -> HtmlElement:
-    """The part of a page that is its content.
+def _article(body: HtmlElement, title: str, step: float) -> tuple[HtmlElement, int]:
+    """The part of a page that is its content, and how many characters of prose that leaves out.
 
-    Readability says which text that is, but drops lists and tables of it; so the element which
-    holds that text is taken as it is, and what else looks like content is added.
+    A page that names its content (``main``, ``article``) is taken at its word: all of that is kept,
+    and what looks like content elsewhere. Of any other page readability says where the content is;
+    since it drops short paragraphs, lists and tables, only what is known to be none is left out
+    round that place.
     """
     content = copy.deepcopy(body)
-    for element in list(content.iter("nav", "footer", "aside")):
-        if next(element.iterancestors("article", "main"), None) is None:
-            element.drop_tree()
-    visible = _words(content)
-    if len(visible) < _MIN_BLOCK:
-        return body
+    for element in content.xpath(_BESIDE):
+        element.drop_tree()
+    visible = len(_words(content))
+    if visible < _MIN_BLOCK:
+        return body, 0
+    named = content.xpath(f"//*[{_CONTENT}][not(ancestor::*[{_CONTENT}])]")
+    if sum(len(_words(element)) for element in named) >= _MIN_SHARE * visible:
+        for menu in [nav for element in named for nav in element.iter("nav") if _is_menu(nav)]:
+            menu.drop_tree()
+        return content, _prune([*named, *_others(content, named)], lambda beside: True)
     try:
         with limited(step):
             found = _readable(content, title)
-            if found is None or len(_words(found)) < _MIN_SHARE * len(visible):
-                return content
-            article = _place_of(found, content)
-            others = _others(content, article)
+            if found is None or len(_words(found)) < _MIN_SHARE * visible:
+                return content, 0
+            place = _place_of(found, content)
     except TooSlow:
-        return body
-    article.extend(others)
-    return article
+        return body, 0
+    return content, _prune([place], lambda beside: _is_menu(beside) or _is_chrome(beside))
+
+
+def _prune(kept: Sequence[HtmlElement], is_dropped: Callable[[HtmlElement], bool]) -> int:
+    """Drop elements beside those to keep; how many characters of prose were in them."""
+    above = {ancestor for element in kept for ancestor in element.iterancestors()}
+    path = above.union(kept)
+    left_out = 0
+    for ancestor in above:
+        for beside in list(ancestor):
+            if beside not in path and is_dropped(beside):
+                left_out += 0 if _is_menu(beside) else len(_words(beside))
+                beside.drop_tree()
+    return left_out
 
 
 def _readable(content: HtmlElement, title: str) -> HtmlElement | None:
@@ -268,8 +302,8 @@ def _place_of(found: HtmlElement, content: HtmlElement) -> HtmlElement:
     paragraphs = [_words(part) for part in _outermost(found, ("p", "li", "td", "pre"))]
     wanted = _MIN_HELD * len(_words(found))
     place = content
-    while len(place):
-        largest = max(place, key=lambda child: len(_words(child)))
+    while containers := [child for child in place if child.tag not in _PROSE]:
+        largest = max(containers, key=lambda child: len(_words(child)))
         words = _words(largest)
         held = sum(len(paragraph) for paragraph in paragraphs if paragraph in words)
         # Paragraphs that are all alike are found in the first of them.
@@ -279,15 +313,14 @@ def _place_of(found: HtmlElement, content: HtmlElement) -> HtmlElement:
     return place
 
 
-def _others(content: HtmlElement, article: HtmlElement) -> list[HtmlElement]:
-    """The tables, lists and blocks of code outside the article, menus aside."""
-    inside = set(article.iter())
+def _others(content: HtmlElement, named: list[HtmlElement]) -> list[HtmlElement]:
+    """The tables, lists and blocks of code outside the named content, menus aside."""
+    taken = {inner for element in named for inner in (*element.iter(), *element.iterancestors())}
     blocks = _outermost(content, ("table", "ul", "ol", "dl", "pre"))[:_MAX_BLOCKS]
-    texts = ((block, _words(block)) for block in blocks if block not in inside)
     return [
         block
-        for block, words in texts
-        if len(words) >= _MIN_BLOCK and article not in block.iter() and not _is_menu(block, words)
+        for block in blocks
+        if block not in taken and len(_words(block)) >= _MIN_BLOCK and not _is_menu(block)
     ]
 
 
@@ -302,9 +335,14 @@ def _outermost(body: HtmlElement, tags: tuple[str, ...]) -> list[HtmlElement]:
     return found
 
 
-def _is_menu(block: HtmlElement, words: str) -> bool:
+def _is_menu(block: HtmlElement) -> bool:
     """Whether most of a block are links."""
-    return 2 * sum(len(_words(link)) for link in block.iter("a")) > len(words)
+    return 2 * sum(len(_words(link)) for link in block.iter("a")) > len(_words(block))
+
+
+def _is_chrome(block: HtmlElement) -> bool:
+    """Whether a block's class or id says that it is no content."""
+    return _CHROME.search(f"{block.get('class')} {block.get('id')}") is not None
 
 
 def _words(element: HtmlElement) -> str:

@@ -18,8 +18,9 @@ from nanobot.core.chat import AssistantMessage, ToolMessage, UserMessage
 from nanobot.core.errors import StoreUnavailable
 from nanobot.core.identity import Principal, Trust
 from nanobot.core.text import UNTRUSTED_MARK
+from nanobot.core.turn_header import read_header
 from nanobot.session.entries import EntryKind, decode
-from nanobot.session.recall.passages import Paragraph, paragraphs, pieces, without_turn_header
+from nanobot.session.recall.passages import Paragraph, paragraphs, pieces
 from nanobot.session.recall.terms import terms
 from nanobot.session.recall.values import Indexed, Sources
 
@@ -456,8 +457,8 @@ def _add_entry(connection: sqlite3.Connection, row: Sequence[object]) -> None:
     speaker = EntryKind.ASSISTANT.value
     match message:
         case UserMessage(content):
-            text, name = without_turn_header(content)
-            speaker = known.value
+            header, text = read_header(content)
+            name, speaker = header.sender, known.value
         case AssistantMessage(content):
             text = content
         case ToolMessage():

@@ -16,8 +16,6 @@ _PIECE = 600
 _MOST_PIECES = 400
 """Pieces of one message that are indexed: 240,000 characters, more than a person types."""
 
-_HEADER = re.compile(r"\A<turn\s(?P<facts>[^<>]{0,600}?)/?>\n?")
-_FROM = re.compile(r'\bfrom="([^"]*)"')
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d)(?::\d\d)?)?\]")
 _BREAKS = (
     re.compile(r"\n\s*\n"),
@@ -37,15 +35,6 @@ class Paragraph:
     at: datetime | None
     text: str
     digest: str
-
-
-def without_turn_header(text: str) -> tuple[str, str]:
-    """A person's words without the header of their turn, and the name it gives of the sender."""
-    match = _HEADER.match(text)
-    if match is None:
-        return text.strip(), ""
-    name = _FROM.search(match["facts"])
-    return text[match.end() :].strip(), name[1] if name else ""
 
 
 def pieces(text: str) -> list[str]:
