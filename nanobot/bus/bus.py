@@ -17,6 +17,7 @@ from loguru import logger
 from pydantic import TypeAdapter, ValidationError
 
 from nanobot.agent.turn import Settlement
+from nanobot.core.chat import AssistantMessage
 from nanobot.core.identity import Origin, Role
 from nanobot.core.messages import (
     AnswerKind,
@@ -27,6 +28,8 @@ from nanobot.core.messages import (
 )
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
+from nanobot.prompts import render
+from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import append_in
 from nanobot.store.database import Database
 
@@ -350,7 +353,7 @@ class MessageBus:
                 ).rowcount
             if settlement.entries:
                 append_in(connection, settlement.session, settlement.entries, now)
-            queued = _queue_in(connection, outbounds, stamp, expires)
+            queued = _queue_in(connection, outbounds, now, expires)
             follow = closed or not settlement.consumed
             return post_in(connection, posts if follow else (), stamp), queued
 
@@ -384,7 +387,7 @@ class MessageBus:
         now = self._clock()
         expires = (now + self.outbound_expiry).timestamp()
         queued = await self._commit(
-            lambda connection: _queue_in(connection, outbounds, now.timestamp(), expires),
+            lambda connection: _queue_in(connection, outbounds, now, expires),
             self._announce_outbound,
         )
         return tuple(undelivered.message for undelivered in queued)
@@ -405,7 +408,7 @@ class MessageBus:
         ) -> tuple[bool, tuple[Pending, ...], tuple[Undelivered, ...]]:
             if not when(connection):
                 return False, (), ()
-            queued = _queue_in(connection, outbounds, stamp, expires)
+            queued = _queue_in(connection, outbounds, now, expires)
             return True, post_in(connection, posts, stamp), queued
 
         def announce(
@@ -777,9 +780,13 @@ def _stored(message: InboundMessage) -> str:
 def _queue_in(
     connection: sqlite3.Connection,
     outbounds: Sequence[OutboundMessage],
-    stamp: float,
+    now: datetime,
     expires: float,
 ) -> tuple[Undelivered, ...]:
+    """Put messages into the outbox within the caller's transaction; returns the new ones.
+
+    What a chat's own session did not write goes into the log of that session as well.
+    """
     queued = []
     for outbound in outbounds:
         cursor = connection.execute(
@@ -792,15 +799,31 @@ def _queue_in(
                 outbound.chat_id,
                 outbound.inbound_id,
                 _outbound().dump_json(outbound).decode(),
-                stamp,
+                now.timestamp(),
                 expires,
             ),
         )
         if cursor.rowcount:
+            if outbound.cause is not None:
+                append_in(connection, outbound.chats_session, [_logged(outbound, now)], now)
             queued.append(
                 Undelivered(outbound, expires_at=_when(expires), seq=cursor.lastrowid or 0)
             )
     return tuple(queued)
+
+
+def _logged(outbound: OutboundMessage, now: datetime) -> Draft:
+    """A message as the log of its chat's session holds it."""
+    cause = outbound.cause
+    assert cause is not None, "a session's own words are in its log by themselves"
+    return Draft(
+        kind=EntryKind.SENT,
+        message=AssistantMessage(cause.words),
+        note=render.sent(now=now.astimezone(), by=cause.by),
+        inbound_id=outbound.inbound_id or outbound.id,
+        principal=cause.principal,
+        trust=cause.trust,
+    )
 
 
 _OUTBOX_COLUMNS = "seq, id, payload, attempts, not_before, expires_at"

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from nanobot.core.errors import JobError
+from nanobot.core.identity import Trust
 from nanobot.cron.schedule import At, Cron, Every, Schedule, local_zone, zone_named
 from nanobot.cron.schedule import cron as cron_schedule
 from nanobot.store.files import quarantine, write_atomic
@@ -45,7 +46,10 @@ class ScheduleRecord(_Record):
 
 
 class Payload(_Record):
-    """A task or a reminder; without ``channel`` and ``to`` it goes to the last used chat."""
+    """A task or a reminder; without ``channel`` and ``to`` it goes to the last used chat.
+
+    ``principal`` and ``trust`` are those of the turn that added it, none where no turn did.
+    """
 
     kind: Literal["agent_turn", "reminder"] = "agent_turn"
     message: str = ""
@@ -53,6 +57,8 @@ class Payload(_Record):
     channel: str | None = None
     to: str | None = None
     thread_id: str | None = None
+    principal: str | None = None
+    trust: Trust = Trust.TRUSTED
 
 
 class PastState(_Record):

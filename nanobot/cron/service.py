@@ -12,10 +12,11 @@ from zoneinfo import ZoneInfo
 from loguru import logger
 
 from nanobot.core.errors import JobError, StoreError
-from nanobot.core.identity import Origin, Role
+from nanobot.core.identity import Origin, Principal, Role
 from nanobot.core.messages import (
     AnswerKind,
     AnswerRule,
+    Cause,
     InboundMessage,
     OutboundMessage,
 )
@@ -239,13 +240,20 @@ def _messages(
     """A task as an inbound in the job's own session, a reminder as an outbound."""
     text = job.payload.message
     if job.is_reminder:
+        words = f"{text}\n\n{note}" if note else text
         reminder = OutboundMessage(
             place.channel,
             place.chat_id,
-            f"{text}\n\n{note}" if note else text,
+            words,
             id=run,
             thread_id=place.thread_id,
             session=f"cron:{job.id}",
+            cause=Cause(
+                f"the reminder “{job.title}”",
+                job.payload.principal or str(Principal(Role.OWNER, place.channel, "cron")),
+                words,
+                job.payload.trust,
+            ),
         )
         return (), (reminder,)
     answer = AnswerRule(place.kind, place.channel, place.chat_id, place.thread_id, note)
@@ -259,6 +267,7 @@ def _messages(
         sent_at=due,
         origin=Origin.CRON,
         role=Role.OWNER,
+        trust=job.payload.trust,
         profile="job",
         answer=answer,
         session=f"cron:{job.id}",

@@ -119,6 +119,8 @@ def _payload(args: CronArguments, context: ToolContext) -> Payload:
         channel=context.channel if here else None,
         to=context.chat_id if here else None,
         thread_id=context.thread_id if here else None,
+        principal=str(context.principal),
+        trust=context.trust,
     )
 
 

@@ -60,6 +60,11 @@ def subagents_stopped(labels: Sequence[str]) -> str:
     return _note("subagents_stopped", ", ".join(f"“{_attribute(label)}”" for label in labels))
 
 
+def sent(*, now: datetime, by: str) -> str:
+    """Tells a chat's session where words came from that none of its turns wrote."""
+    return _note("sent", _time(now), _attribute(by))
+
+
 def heartbeat_task(text: str, path: Path) -> str:
     """The message of a heartbeat's turn: all of HEARTBEAT.md."""
     return _render("heartbeat_task", text=text.strip(), path=path)
@@ -89,7 +94,7 @@ def turn_header(
     """The line before a person's words: aware local time, channel, chat, sender, age if old."""
     return _render(
         "turn_header",
-        time=now.strftime("%a %Y-%m-%d %H:%M %z"),
+        time=_time(now),
         channel=_attribute(channel),
         chat=_attribute(chat),
         thread=_attribute(thread or ""),
@@ -211,6 +216,10 @@ def picture_unseen(model: str) -> str:
 def picture_failed(name: str, reason: str) -> str:
     """Stands for a picture that somebody sent and that cannot be shown to any model."""
     return _note("picture_failed", _attribute(name), reason)
+
+
+def _time(moment: datetime) -> str:
+    return moment.strftime("%a %Y-%m-%d %H:%M %z")
 
 
 def _attribute(text: str) -> str:

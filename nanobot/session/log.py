@@ -16,6 +16,7 @@ from nanobot.core.identity import Trust
 from nanobot.core.ports import Clock
 from nanobot.session.calibration import Calibration
 from nanobot.session.entries import (
+    BEGINNINGS,
     Draft,
     Entry,
     EntryKind,
@@ -220,6 +221,7 @@ def placed(draft: Draft, seq: int, at: datetime) -> Entry:
         usage=draft.usage,
         keeps_from=draft.keeps_from,
         replaced=draft.replaced,
+        note=draft.note,
         seq=seq,
         at=at,
     )
@@ -265,15 +267,18 @@ def _size(row: tuple[Any, ...], given_way: Mapping[int, Replaced]) -> int:
 
 def _from_a_beginning(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     """The entries from the first with which a view can begin; none if there is no such."""
-    for kind in (EntryKind.USER, EntryKind.ASSISTANT):
+    for kinds in (BEGINNINGS, {EntryKind.ASSISTANT}):
         for place, entry in enumerate(entries):
-            if entry.kind is kind:
+            if entry.kind in kinds:
                 return entries[place:]
     return ()
 
 
 def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """What the model sees: without what is parked, and the newest compaction's mark in front."""
+    """What the model sees: without what is parked, and the newest compaction's mark in front.
+
+    What was sent to the chat while a turn ran stands behind that turn, which did not see it.
+    """
     parked = {entry.inbound_id: entry.seq for entry in entries if entry.kind is EntryKind.PARKED}
     if parked:
         # The mark of a compaction stays: it stands for what others wrote.
@@ -283,8 +288,29 @@ def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
             if entry.kind is EntryKind.COMPACTED or entry.seq > parked.get(entry.inbound_id, 0)
         )
     marks = [entry for entry in entries if entry.kind is EntryKind.COMPACTED]
-    rest = (entry for entry in entries if entry.kind is not EntryKind.COMPACTED)
-    return (*marks[-1:], *rest)
+    rest = [entry for entry in entries if entry.kind is not EntryKind.COMPACTED]
+    return (*marks[-1:], *_behind_turns(rest))
+
+
+def _behind_turns(entries: Sequence[Entry]) -> Iterable[Entry]:
+    """The entries with each ``sent`` one behind the last of the turn in which it landed."""
+    last = {
+        entry.inbound_id: place
+        for place, entry in enumerate(entries)
+        if entry.kind is not EntryKind.SENT
+    }
+    sent: list[Entry] = []
+    end = -1
+    for place, entry in enumerate(entries):
+        if entry.kind is EntryKind.SENT:
+            sent.append(entry)
+        else:
+            if place > end:
+                yield from sent
+                sent = []
+            end = max(end, last[entry.inbound_id])
+            yield entry
+    yield from sent
 
 
 def _settings(text: str) -> SessionSettings:
@@ -360,6 +386,7 @@ def _read(
                 keeps_from=record.get("keeps_from"),
                 replaced=replaced_of(record),
                 gave_way=note is not None,
+                note=str(record.get("note", "")),
                 seq=seq,
                 at=_time(at),
             )

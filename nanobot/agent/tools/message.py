@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from pydantic import Field
 
 from nanobot.core.errors import ToolError
-from nanobot.core.messages import OutboundMessage, session_key
+from nanobot.core.messages import Cause, OutboundMessage, session_key
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 
 TERMINAL = "cli"
@@ -69,6 +70,10 @@ class Message(Tool[MessageArguments]):
             session=context.session_key if here else session_key(channel, chat_id),
             inbound_id=context.inbound_id,
         )
+        if outbound.chats_session != context.session_key:
+            by = f"another conversation ({context.origin})"
+            cause = Cause(by, str(context.principal), args.content, context.trust)
+            outbound = replace(outbound, cause=cause)
         await self._outbox.queue(outbound)
         if here:
             return ToolOutput(
