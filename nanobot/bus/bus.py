@@ -165,6 +165,11 @@ class MessageBus:
         """Call ``listener`` (on the event loop) with each outbound queued, in order."""
         self._outbound_listeners.append(listener)
 
+    @property
+    def delivers(self) -> bool:
+        """Whether this process delivers what is queued: a gateway does, a one-shot does not."""
+        return bool(self._outbound_listeners)
+
     # Inbox
 
     async def post(self, message: InboundMessage) -> bool:
