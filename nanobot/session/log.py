@@ -28,6 +28,7 @@ from nanobot.session.entries import (
 )
 from nanobot.session.usage import ModelCall, record_in
 from nanobot.store.database import Database
+from nanobot.store.job_runs import is_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +188,11 @@ def session_settings(connection: sqlite3.Connection, key: str) -> SessionSetting
 
 
 def free_for_next(connection: sqlite3.Connection, key: str, kept: int) -> bool:
-    """Whether nothing waits or runs in a session; if so its live part is cut to ``kept`` turns.
+    """Whether nothing of a session is open; if so its live part is cut to ``kept`` turns.
 
     For sessions that no person ends, so that they stay bounded.
     """
-    if connection.execute(
-        "SELECT 1 FROM inbox WHERE session = ? AND state = 'pending'", (key,)
-    ).fetchone():
+    if is_open(connection, key):
         return False
     row = connection.execute(
         "SELECT seq FROM log WHERE session = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",
