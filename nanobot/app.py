@@ -115,6 +115,8 @@ class App:
             facts["processes"] = f"{running} running in the background"
         if any(helpers := await self.subagents.counts()):
             facts["subagents"] = "{} running, {} waiting".format(*helpers)
+        if self.cron.problems:
+            facts["jobs"] = "; ".join(self.cron.problems)
         if self.plugins.problems:
             facts["tools"] = f"left out: {'; '.join(self.plugins.problems)}"
         return facts
@@ -194,13 +196,15 @@ async def open_app(
         background = BackgroundProcesses(runner, lasting=lasting)
         pictures = Pictures(home)
         redactor = Redactor([*all_secrets(config), *registry.keys_in(environ)])
-        cron = CronService(JobFile(home.cron_jobs), database, bus, clock)
+        served = enabled_channels(config.channels)
+        cron = CronService(JobFile(home.cron_jobs), database, bus, clock, served=served)
         heartbeat = HeartbeatService(
             config.gateway.heartbeat,
             workspace / "HEARTBEAT.md",
             bus,
             clock,
             lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
+            served,
         )
         helpers = config.agents.subagents
         subagents = SubagentManager(bus, sessions, clock, model=helpers.model)
@@ -214,7 +218,7 @@ async def open_app(
                 allow_cidrs=config.tools.web.allow_cidrs,
                 tls=tls,
             ),
-            Message(bus, enabled_channels(config.channels)),
+            Message(bus, served),
             Spawn(subagents),
             Cron(cron),
             RecallTool(recall := Recall(Sources.of(home, workspace), clock), sessions),

@@ -425,19 +425,25 @@ class MessageBus:
         done, _, _ = await self._commit(write, announce)
         return done
 
-    async def last_chat(self) -> AnswerRule | None:
-        """Where the owner wrote last (not in a group, not at the terminal), as a place to answer.
+    async def last_chat(self, served: frozenset[str]) -> AnswerRule | None:
+        """See ``last_chat_in``."""
+        return await self._database.read(lambda connection: last_chat_in(connection, served))
 
-        None when they never did.
-        """
-
-        def read(connection: sqlite3.Connection) -> AnswerRule | None:
-            row = connection.execute("SELECT channel, chat_id, thread_id FROM last_chat").fetchone()
-            if row is None:
-                return None
-            return AnswerRule(channel=row[0], chat_id=row[1], thread_id=row[2])
-
-        return await self._database.read(read)
+    async def bury_unserved(self, served: frozenset[str]) -> int:
+        """Make what has expired for a channel that nobody serves a dead letter; how much it was."""
+        now = self._clock().timestamp()
+        marks = ", ".join("?" * len(served))
+        return await self._database.write(
+            lambda connection: (
+                connection.execute(
+                    "UPDATE outbox SET state = 'dead', settled_at = ?, "
+                    "error = 'the channel ' || channel || ' is not served here' "
+                    f"WHERE state = 'pending' AND expires_at < ? AND channel NOT IN ({marks})",
+                    (now, now, *served),
+                ).rowcount
+            ),
+            durable=True,
+        )
 
     async def holds(self, outbound_id: str) -> bool:
         """Whether an outbound with this id was ever queued."""
@@ -723,6 +729,17 @@ class MessageBus:
         for undelivered in queued:
             for listener in self._outbound_listeners:
                 listener(undelivered)
+
+
+def last_chat_in(connection: sqlite3.Connection, served: frozenset[str]) -> AnswerRule | None:
+    """Where the owner wrote last (not in a group, not at the terminal), as a place to answer.
+
+    None when they never did, or on a channel that is not served any more.
+    """
+    row = connection.execute("SELECT channel, chat_id, thread_id FROM last_chat").fetchone()
+    if row is None or row[0] not in served:
+        return None
+    return AnswerRule(channel=row[0], chat_id=row[1], thread_id=row[2])
 
 
 def post_in(

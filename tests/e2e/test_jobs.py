@@ -80,7 +80,7 @@ def every(ms: int) -> dict[str, Any]:
 def test_jobs_for_channels_nobody_serves_are_shown_until_they_reach_the_last_chat(
     telegram: Telegram,
 ) -> None:
-    telegram.model.answer_with(lambda request: Reply.text(f"done: {request.last_user[-10:]}"))
+    telegram.model.answer_with(lambda request: Reply.text(f"done: {request.last_user.split()[-1]}"))
     write_jobs(
         telegram.nanobot,
         [
@@ -96,7 +96,7 @@ def test_jobs_for_channels_nobody_serves_are_shown_until_they_reach_the_last_cha
 
     waits = "waits: the channel whatsapp is not served here and there is no chat to fall back to"
     assert waits in listed
-    assert {"done: do terminal", "done: o whatsapp"} <= {*telegram.texts()}
+    assert {*telegram.texts()} == {"done: hello", "done: terminal", "done: whatsapp"}
     assert rows(telegram.nanobot, "SELECT DISTINCT channel FROM outbox") == [("telegram",)]
 
 
@@ -289,7 +289,7 @@ def test_the_calls_of_the_original_documents_do_what_they_say(
     nanobot: Nanobot, model: ModelServer
 ) -> None:
     nanobot.use_model(model)
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"message": "Time to take a break!", "every_seconds": 1200},
         {"message": "Check HKUDS/nanobot GitHub stars and report", "every_seconds": 600},
         {"message": "Remind me about the meeting", "at": "2099-01-31T09:00"},
@@ -392,6 +392,7 @@ def test_jobs_that_cannot_be_are_named_in_a_line_and_stop_no_other(telegram: Tel
     gateway = telegram.start()
 
     eventually(lambda: "Tea!" in telegram.texts(), "the sound job")
+    assert "half ? of a pair" in telegram.texts()
     listed = telegram.nanobot.run("cron", "list")
     as_json = telegram.nanobot.run("cron", "list", "--json")
     gateway.terminate()
