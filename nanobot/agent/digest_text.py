@@ -13,7 +13,7 @@ from nanobot.agent.memory_text import marked
 from nanobot.core.chat import AssistantMessage, ToolMessage
 from nanobot.core.identity import Role, Trust
 from nanobot.core.text import head_and_tail, one_line
-from nanobot.session.entries import BEGINNINGS, Entry, EntryKind
+from nanobot.session.entries import Entry, EntryKind
 
 WORDS_CHARS = 8000
 """Characters of one message that are digested."""
@@ -155,6 +155,6 @@ def cut_place(entries: Sequence[Entry], keep: int) -> int | None:
         if entry.inbound_id not in later:
             later.add(entry.inbound_id)
             earliest = min(earliest, first_of[entry.inbound_id])
-        if kept >= keep and entry.kind in BEGINNINGS and earliest == place:
+        if kept >= keep and entry.kind is EntryKind.USER and earliest == place:
             return entry.seq
     return None

@@ -23,7 +23,7 @@ from nanobot.core.ports import ChosenModel
 from nanobot.core.text import head_and_tail
 from nanobot.core.tokens import message_tokens
 from nanobot.prompts import render
-from nanobot.session.entries import BEGINNINGS, Draft, Entry, EntryKind, Replaced
+from nanobot.session.entries import Draft, Entry, EntryKind, Replaced
 from nanobot.session.log import LiveSession, SessionLog
 
 FULL = 0.85
@@ -310,12 +310,11 @@ class _Fitting:
 def cut_place(entries: Sequence[Entry], sizes: Sequence[int], keep: float) -> int | None:
     """Where to cut, so that at most ``keep`` tokens are kept; None when there is nothing before.
 
-    What is kept begins with a person's message, or one that was sent to them unasked: the first
-    that leaves it small enough, else the last. Where the last exchange is more than twice too
-    large, it begins within it, with a step.
+    What is kept begins with a person's message: the first that leaves it small enough, else the
+    last. Where the last exchange is more than twice too large, it begins within it, with a step.
     """
     first = _first_said(entries)
-    people = [at for at, e in enumerate(entries) if e.kind in BEGINNINGS and at > first]
+    people = [at for at, e in enumerate(entries) if e.kind is EntryKind.USER and at > first]
     steps = [at for at, e in enumerate(entries) if e.kind is EntryKind.ASSISTANT and at > first]
 
     def kept(at: int) -> int:

@@ -76,7 +76,7 @@ def _answer(inbound: InboundMessage, settlement: Settlement) -> OutboundMessage:
     plain = reply(inbound, settlement.answer)
     footnote = f"\n\n{settlement.footnote}" if settlement.footnote else ""
     cause = None
-    if plain.chats_session != inbound.session_key and settlement.answer != NO_ANSWER:
+    if inbound.answer.channel and settlement.answer != NO_ANSWER:
         cause = Cause(_named(inbound), str(inbound.principal), plain.content, settlement.trust)
     return replace(plain, content=plain.content + footnote, cause=cause)
 

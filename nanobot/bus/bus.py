@@ -430,7 +430,7 @@ class MessageBus:
         return await self._database.read(lambda connection: last_chat_in(connection, served))
 
     async def bury_unserved(self, served: frozenset[str]) -> int:
-        """Make what has expired for a channel that nobody serves a dead letter; how much it was."""
+        """Make what waits for a channel that nobody serves a dead letter; how much it was."""
         now = self._clock().timestamp()
         marks = ", ".join("?" * len(served))
         return await self._database.write(
@@ -438,8 +438,8 @@ class MessageBus:
                 connection.execute(
                     "UPDATE outbox SET state = 'dead', settled_at = ?, "
                     "error = 'the channel ' || channel || ' is not served here' "
-                    f"WHERE state = 'pending' AND expires_at < ? AND channel NOT IN ({marks})",
-                    (now, now, *served),
+                    f"WHERE state = 'pending' AND channel NOT IN ({marks})",
+                    (now, *served),
                 ).rowcount
             ),
             durable=True,

@@ -88,7 +88,7 @@ def add(
     except JobError as error:
         text = str(error).replace("every_seconds", "--every").replace("cron_expr", "--cron")
         raise typer.BadParameter(text) from error
-    typer.echo(described(job, now))
+    typer.echo(described(job, now) + _stored(cli)[1].note(job))
     if not _gateway_runs(cli):
         typer.echo(NOT_RUNNING, err=True)
 

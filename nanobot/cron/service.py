@@ -137,7 +137,7 @@ class CronService:
         for problem in self.problems:
             logger.error("{}", problem)
         name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
-        await tell(f"jobs-{name}", f"Some of your jobs do not run as they are written:\n{text}")
+        await tell(f"jobs-{name}", f"There is something wrong with your jobs:\n{text}")
 
     async def places(self) -> Places:
         """Where jobs can deliver to now."""
@@ -329,4 +329,4 @@ def _late_note(due: datetime, now: datetime) -> str:
     if now - due <= LATE:
         return ""
     local = due.astimezone(ZoneInfo(local_zone()))
-    return f"(Late: this was due on {local:%a %Y-%m-%d %H:%M %Z}; nanobot was not running then.)"
+    return f"(Late: this was due on {local:%a %Y-%m-%d %H:%M %Z}.)"

@@ -47,10 +47,6 @@ class EntryKind(StrEnum):
     PARKED = "parked"
 
 
-BEGINNINGS = frozenset({EntryKind.USER, EntryKind.SENT})
-"""The entries with which a model's view, or a part of it that is kept, best begins."""
-
-
 @dataclass(frozen=True, slots=True)
 class Replaced:
     """A tool result that gave way: its place in the log, its call, and the note in its place."""

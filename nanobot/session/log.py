@@ -16,7 +16,6 @@ from nanobot.core.identity import Trust
 from nanobot.core.ports import Clock
 from nanobot.session.calibration import Calibration
 from nanobot.session.entries import (
-    BEGINNINGS,
     Draft,
     Entry,
     EntryKind,
@@ -266,7 +265,7 @@ def _size(row: tuple[Any, ...], given_way: Mapping[int, Replaced]) -> int:
 
 def _from_a_beginning(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     """The entries from the first with which a view can begin; none if there is no such."""
-    for kinds in (BEGINNINGS, {EntryKind.ASSISTANT}):
+    for kinds in ((EntryKind.USER, EntryKind.SENT), (EntryKind.ASSISTANT,)):
         for place, entry in enumerate(entries):
             if entry.kind in kinds:
                 return entries[place:]

@@ -71,7 +71,10 @@ def test_a_task_set_while_the_gateway_runs_arrives_on_time_in_its_own_session(
     (request,) = telegram.model.requests
     assert "cron" not in request.tools
     with sqlite3.connect(telegram.nanobot.home / "state.db") as log:
-        sessions = {row[0].partition(":")[0] for row in log.execute("SELECT session FROM log WHERE kind <> 'sent'")}
+        sessions = {
+            row[0].partition(":")[0]
+            for row in log.execute("SELECT session FROM log WHERE kind <> 'sent'")
+        }
     log.close()
     assert sessions == {"cron"}
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ import pytest
 from nanobot.agent.turn import Settlement
 from nanobot.bus.bus import MessageBus
 from nanobot.core.errors import JobError, ToolError
-from nanobot.core.identity import Role
+from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.cron.edits import JobEdits
 from nanobot.cron.jobs import JobFile, Payload, Wish
 from nanobot.cron.schedule import next_after
 from nanobot.cron.service import CronService
 from nanobot.cron.tool import Cron, CronArguments
+from nanobot.session.log import SessionLog
 from nanobot.store.database import Database
 from tests.fakes.tool_turns import tool_turn
 
@@ -406,6 +407,26 @@ async def test_guests_have_reminders_of_their_own_alone(bench: Bench) -> None:
     ):
         with pytest.raises(ToolError):
             await tool.run(refused, guest)
+
+
+async def test_words_of_a_job_are_logged_on_the_authority_and_with_the_trust_they_were_set_with(
+    bench: Bench,
+) -> None:
+    tool = Cron(bench.start())
+    guest = replace(
+        tool_turn(bench.root, session="telegram:7", role=Role.GUEST), trust=Trust.UNTRUSTED
+    )
+    owner = replace(tool_turn(bench.root, session="telegram:42"), trust=Trust.UNTRUSTED)
+    await tool.run(arguments(every_seconds=60, mode="reminder"), guest)
+    await tool.run(arguments(every_seconds=60, mode="task"), replace(owner, call_id="call_2"))
+    bench.now += timedelta(minutes=1)
+
+    await bench.service.tick()
+
+    (sent,) = (await SessionLog(bench.opened[-1], lambda: bench.now).live("telegram:7")).entries
+    assert (sent.principal, sent.trust) == ("guest:telegram:1", Trust.UNTRUSTED)
+    (task,) = await bench.bus.pending()
+    assert task.message.trust is Trust.UNTRUSTED
 
 
 async def test_a_run_beside_the_schedule_needs_a_chat_and_is_recorded(bench: Bench) -> None:

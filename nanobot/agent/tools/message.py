@@ -77,7 +77,7 @@ class Message(Tool[MessageArguments]):
             session=context.session_key if here else session_key(channel, chat_id),
             inbound_id=context.inbound_id,
         )
-        if outbound.chats_session != context.session_key:
+        if not here or context.profile != "chat":
             by = f"another conversation ({context.origin})"
             cause = Cause(by, str(context.principal), args.content, context.trust)
             outbound = replace(outbound, cause=cause)
