@@ -116,6 +116,8 @@ class App:
             facts["processes"] = f"{running} running in the background"
         if any(helpers := await self.subagents.counts()):
             facts["subagents"] = "{} running, {} waiting".format(*helpers)
+        if self.cron.problems:
+            facts["jobs"] = "; ".join(self.cron.problems)
         if self.plugins.problems:
             facts["tools"] = f"left out: {'; '.join(self.plugins.problems)}"
         return facts
@@ -204,13 +206,15 @@ async def open_app(
         search = config.tools.web.search
         brave_key = search.api_key.get_secret_value() or environ.get("BRAVE_API_KEY", "")
         redactor = Redactor([*all_secrets(config), *registry.keys_in(environ), brave_key])
-        cron = CronService(JobFile(home.cron_jobs), database, bus, clock)
+        served = enabled_channels(config.channels)
+        cron = CronService(JobFile(home.cron_jobs), database, bus, clock, served=served)
         heartbeat = HeartbeatService(
             config.gateway.heartbeat,
             workspace / "HEARTBEAT.md",
             bus,
             clock,
             lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
+            served,
         )
         helpers = config.agents.subagents
         subagents = SubagentManager(bus, sessions, clock, model=helpers.model)
@@ -224,7 +228,7 @@ async def open_app(
                 allow_cidrs=config.tools.web.allow_cidrs,
                 tls=tls,
             ),
-            Message(bus, enabled_channels(config.channels)),
+            Message(bus, served),
             Spawn(subagents),
             Cron(cron),
             RecallTool(recall := Recall(Sources.of(home, workspace), clock), sessions),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from loguru import logger
@@ -45,10 +46,10 @@ async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> 
     await app.dispatcher.recover()
     await app.consolidator.start()
     await console.start()
-    services = {
+    services: dict[str, Callable[[], Awaitable[None]]] = {
         **{channel.name: channel.run for channel in channels.values()},
         "housekeeping": _housekeeper(app).run,
-        "cron": app.cron.run,
+        "cron": partial(app.cron.run, partial(_tell, app)),
         "heartbeat": app.heartbeat.run,
         "search index": app.recall.keep_up,
     }
@@ -120,19 +121,20 @@ async def _supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(RESTART_S)
 
 
+async def _tell(app: App, name: str, text: str) -> None:
+    """Write to each owner we know of, once a name."""
+    telegram = app.config.channels.telegram
+    if telegram.enabled:
+        # The id of a private chat is that of the person.
+        owners = [entry for entry in telegram.allow_from if entry.strip().isdecimal()]
+        await app.bus.queue(
+            *(OutboundMessage("telegram", one, text, id=f"{name}/{one}") for one in owners)
+        )
+
+
 def _housekeeper(app: App) -> Housekeeper:
-    """What cleans up behind the gateway, by the settings; it writes to each owner it knows of."""
+    """What cleans up behind the gateway, by the settings."""
     config, home = app.config, app.home
-    owners = [entry for entry in config.channels.telegram.allow_from if entry.strip().isdecimal()]
-
-    async def tell(name: str, text: str) -> None:
-        if "telegram" in enabled_channels(config.channels):
-            # The id of a private chat is that of the person.
-            messages = (
-                OutboundMessage("telegram", owner, text, id=f"{name}/{owner}") for owner in owners
-            )
-            await app.bus.queue(*messages)
-
     return Housekeeper(
         app.bus,
         app.database,
@@ -142,7 +144,8 @@ def _housekeeper(app: App) -> Housekeeper:
             home.media: timedelta(days=config.retention.media_days),
             home.spill: timedelta(days=config.retention.spill_days),
         },
-        tell=tell,
+        served=enabled_channels(config.channels),
+        tell=partial(_tell, app),
     )
 
 

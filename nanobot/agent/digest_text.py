@@ -107,7 +107,7 @@ def _line(entry: Entry) -> str:
 
 
 def _words(entry: Entry) -> str:
-    if entry.kind not in (EntryKind.USER, EntryKind.ASSISTANT, EntryKind.TOOL):
+    if entry.kind not in (EntryKind.USER, EntryKind.ASSISTANT, EntryKind.SENT, EntryKind.TOOL):
         return ""
     message = entry.message
     match message:

@@ -237,6 +237,7 @@ class AgentLoop:
         logged = await self.window.begun(
             await self._sessions.live(inbound.session_key, most=CHARACTERS * chosen.context_window)
         )
+        logged = _before_it_began(logged, inbound)
         drafts = await self._closed_after_crash(logged, inbound, profile.tools)
         # Where a summary was made during this turn, its message may be in that.
         said = (EntryKind.USER, EntryKind.COMPACTED)
@@ -662,6 +663,17 @@ def _answer_in(entries: Sequence[Entry], inbound: InboundMessage) -> str | None:
     if last is None or last.inbound_id != inbound.id:
         return None
     return _last_words(last) or None
+
+
+def _before_it_began(entries: tuple[Entry, ...], inbound: InboundMessage) -> tuple[Entry, ...]:
+    """The entries without what was sent to the chat since the turn began: the next turn sees it.
+
+    So a turn that is taken up after a crash goes on with the requests that it had made.
+    """
+    for began in entries:
+        if began.kind is EntryKind.USER and began.inbound_id == inbound.id:
+            return tuple(e for e in entries if e.kind is not EntryKind.SENT or e.seq < began.seq)
+    return entries
 
 
 def _folded(entries: Sequence[Draft], inbound: InboundMessage) -> list[ChatMessage]:

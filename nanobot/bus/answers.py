@@ -6,14 +6,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from nanobot.agent.loop import NO_ANSWER
 from nanobot.agent.turn import Settlement
-from nanobot.core.identity import Trust
+from nanobot.core.identity import Origin, Trust
 from nanobot.core.messages import (
     AnswerKind,
+    Cause,
     InboundMessage,
     OutboundMessage,
 )
-from nanobot.core.text import fence
+from nanobot.core.text import fence, one_line
 from nanobot.prompts import render
 
 SILENT_TOKEN = "HEARTBEAT_OK"
@@ -33,11 +35,11 @@ def consequences(inbound: InboundMessage, settlement: Settlement) -> Consequence
         return Consequences()
     match inbound.answer.kind:
         case AnswerKind.REPLY:
-            return Consequences(outbounds=(reply(inbound, _with_footnote(settlement)),))
+            return Consequences(outbounds=(_answer(inbound, settlement),))
         case AnswerKind.REPLY_UNLESS_SILENT:
             if is_silent(settlement.answer):
                 return Consequences()
-            return Consequences(outbounds=(reply(inbound, _with_footnote(settlement)),))
+            return Consequences(outbounds=(_answer(inbound, settlement),))
         case AnswerKind.REPORT:
             return Consequences(posts=(report(inbound, settlement),))
         case AnswerKind.TERMINAL | AnswerKind.NOTHING:
@@ -69,9 +71,24 @@ def report(task: InboundMessage, settlement: Settlement, failure: str = "") -> I
     )
 
 
-def _with_footnote(settlement: Settlement) -> str:
+def _answer(inbound: InboundMessage, settlement: Settlement) -> OutboundMessage:
+    """The answer with its footnote; the log of the chat's session has it without."""
+    plain = reply(inbound, settlement.answer)
     footnote = f"\n\n{settlement.footnote}" if settlement.footnote else ""
-    return settlement.answer + footnote
+    cause = None
+    if inbound.answer.channel and settlement.answer != NO_ANSWER:
+        cause = Cause(_named(inbound), str(inbound.principal), plain.content, settlement.trust)
+    return replace(plain, content=plain.content + footnote, cause=cause)
+
+
+def _named(inbound: InboundMessage) -> str:
+    """What the model of another chat is told that an inbound was."""
+    match inbound.origin:
+        case Origin.CRON:
+            return f"the scheduled job “{one_line(inbound.content, 40)}”"
+        case Origin.HEARTBEAT:
+            return "the heartbeat"
+    return "another conversation"
 
 
 def reply(inbound: InboundMessage, text: str, *, kind: str = "answer") -> OutboundMessage:

@@ -17,6 +17,7 @@ from loguru import logger
 from pydantic import TypeAdapter, ValidationError
 
 from nanobot.agent.turn import Settlement
+from nanobot.core.chat import AssistantMessage
 from nanobot.core.identity import Origin, Role
 from nanobot.core.messages import (
     AnswerKind,
@@ -27,6 +28,8 @@ from nanobot.core.messages import (
 )
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
+from nanobot.prompts import render
+from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import append_in
 from nanobot.store.database import Database
 
@@ -161,6 +164,11 @@ class MessageBus:
     def on_outbound(self, listener: Callable[[Undelivered], None]) -> None:
         """Call ``listener`` (on the event loop) with each outbound queued, in order."""
         self._outbound_listeners.append(listener)
+
+    @property
+    def delivers(self) -> bool:
+        """Whether this process delivers what is queued: a gateway does, a one-shot does not."""
+        return bool(self._outbound_listeners)
 
     # Inbox
 
@@ -350,7 +358,7 @@ class MessageBus:
                 ).rowcount
             if settlement.entries:
                 append_in(connection, settlement.session, settlement.entries, now)
-            queued = _queue_in(connection, outbounds, stamp, expires)
+            queued = _queue_in(connection, outbounds, now, expires)
             follow = closed or not settlement.consumed
             return post_in(connection, posts if follow else (), stamp), queued
 
@@ -384,7 +392,7 @@ class MessageBus:
         now = self._clock()
         expires = (now + self.outbound_expiry).timestamp()
         queued = await self._commit(
-            lambda connection: _queue_in(connection, outbounds, now.timestamp(), expires),
+            lambda connection: _queue_in(connection, outbounds, now, expires),
             self._announce_outbound,
         )
         return tuple(undelivered.message for undelivered in queued)
@@ -405,7 +413,7 @@ class MessageBus:
         ) -> tuple[bool, tuple[Pending, ...], tuple[Undelivered, ...]]:
             if not when(connection):
                 return False, (), ()
-            queued = _queue_in(connection, outbounds, stamp, expires)
+            queued = _queue_in(connection, outbounds, now, expires)
             return True, post_in(connection, posts, stamp), queued
 
         def announce(
@@ -417,19 +425,25 @@ class MessageBus:
         done, _, _ = await self._commit(write, announce)
         return done
 
-    async def last_chat(self) -> AnswerRule | None:
-        """Where the owner wrote last (not in a group, not at the terminal), as a place to answer.
+    async def last_chat(self, served: frozenset[str]) -> AnswerRule | None:
+        """See ``last_chat_in``."""
+        return await self._database.read(lambda connection: last_chat_in(connection, served))
 
-        None when they never did.
-        """
-
-        def read(connection: sqlite3.Connection) -> AnswerRule | None:
-            row = connection.execute("SELECT channel, chat_id, thread_id FROM last_chat").fetchone()
-            if row is None:
-                return None
-            return AnswerRule(channel=row[0], chat_id=row[1], thread_id=row[2])
-
-        return await self._database.read(read)
+    async def bury_unserved(self, served: frozenset[str]) -> int:
+        """Make what waits for a channel that nobody serves a dead letter; how much it was."""
+        now = self._clock().timestamp()
+        marks = ", ".join("?" * len(served))
+        return await self._database.write(
+            lambda connection: (
+                connection.execute(
+                    "UPDATE outbox SET state = 'dead', settled_at = ?, "
+                    "error = 'the channel ' || channel || ' is not served here' "
+                    f"WHERE state = 'pending' AND channel NOT IN ({marks})",
+                    (now, *served),
+                ).rowcount
+            ),
+            durable=True,
+        )
 
     async def holds(self, outbound_id: str) -> bool:
         """Whether an outbound with this id was ever queued."""
@@ -717,6 +731,17 @@ class MessageBus:
                 listener(undelivered)
 
 
+def last_chat_in(connection: sqlite3.Connection, served: frozenset[str]) -> AnswerRule | None:
+    """Where the owner wrote last (not in a group, not at the terminal), as a place to answer.
+
+    None when they never did, or on a channel that is not served any more.
+    """
+    row = connection.execute("SELECT channel, chat_id, thread_id FROM last_chat").fetchone()
+    if row is None or row[0] not in served:
+        return None
+    return AnswerRule(channel=row[0], chat_id=row[1], thread_id=row[2])
+
+
 def post_in(
     connection: sqlite3.Connection, messages: Sequence[InboundMessage], stamp: float
 ) -> tuple[Pending, ...]:
@@ -777,9 +802,13 @@ def _stored(message: InboundMessage) -> str:
 def _queue_in(
     connection: sqlite3.Connection,
     outbounds: Sequence[OutboundMessage],
-    stamp: float,
+    now: datetime,
     expires: float,
 ) -> tuple[Undelivered, ...]:
+    """Put messages into the outbox within the caller's transaction; returns the new ones.
+
+    What a chat's own session did not write goes into the log of that session as well.
+    """
     queued = []
     for outbound in outbounds:
         cursor = connection.execute(
@@ -792,15 +821,31 @@ def _queue_in(
                 outbound.chat_id,
                 outbound.inbound_id,
                 _outbound().dump_json(outbound).decode(),
-                stamp,
+                now.timestamp(),
                 expires,
             ),
         )
         if cursor.rowcount:
+            if outbound.cause is not None:
+                append_in(connection, outbound.chats_session, [_logged(outbound, now)], now)
             queued.append(
                 Undelivered(outbound, expires_at=_when(expires), seq=cursor.lastrowid or 0)
             )
     return tuple(queued)
+
+
+def _logged(outbound: OutboundMessage, now: datetime) -> Draft:
+    """A message as the log of its chat's session holds it."""
+    cause = outbound.cause
+    assert cause is not None, "a session's own words are in its log by themselves"
+    return Draft(
+        kind=EntryKind.SENT,
+        message=AssistantMessage(cause.words),
+        note=render.sent(now=now.astimezone(), by=cause.by),
+        inbound_id=outbound.inbound_id or outbound.id,
+        principal=cause.principal,
+        trust=cause.trust,
+    )
 
 
 _OUTBOX_COLUMNS = "seq, id, payload, attempts, not_before, expires_at"

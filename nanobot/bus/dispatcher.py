@@ -769,11 +769,7 @@ class _Actor:
     async def _model_failed(self, pending: Pending, error: ProviderError) -> None:
         dispatcher = self._dispatcher
         inbound = pending.message
-        waits = isinstance(error, RetryLater) and inbound.answer.kind in (
-            AnswerKind.REPLY,
-            AnswerKind.REPLY_UNLESS_SILENT,
-            AnswerKind.REPORT,
-        )
+        waits = isinstance(error, RetryLater) and inbound.answer.kind is not AnswerKind.TERMINAL
         if inbound.answer.kind is AnswerKind.REPORT and pending.attempts >= MAX_ATTEMPTS:
             waits = False  # whoever sent the subagent may have another model, and decides
         if not waits or dispatcher.is_watched(inbound.id):

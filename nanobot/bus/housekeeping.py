@@ -36,14 +36,19 @@ class Housekeeper:
         *,
         rows: timedelta,
         folders: Mapping[Path, timedelta],
+        served: frozenset[str],
         tell: Callable[[str, str], Awaitable[None]],
     ) -> None:
-        """``folders`` lose files older than that; ``tell(id, text)`` tells the owner once an id."""
+        """``folders`` lose files older than that; ``tell(id, text)`` tells the owner once an id.
+
+        ``served`` are the channels that somebody delivers to.
+        """
         self._bus = bus
         self._database = database
         self._clock = clock
         self._rows = rows
         self._folders = folders
+        self._served = served
         self._tell = tell
         self._told: Path | None = None
 
@@ -69,6 +74,8 @@ class Housekeeper:
 
     async def clean(self) -> None:
         """Remove settled messages and files that are older than they are kept."""
+        if buried := await self._bus.bury_unserved(self._served):
+            logger.error("{} messages are for channels that are not served: dead letters", buried)
         rows = await self._bus.purge(self._rows)
         now = self._clock()
         files = 0

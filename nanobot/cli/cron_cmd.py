@@ -22,29 +22,30 @@ def list_(
 ) -> None:
     """List the jobs, their next runs and how the last one went."""
     from nanobot.cron.edits import described
-    from nanobot.cron.schedule import upcoming
 
     cli: CliContext = context.obj
     now = datetime.now(UTC)
-    jobs = _edits(cli).file.load()
-    last = _last_runs(cli)
+    content = _edits(cli).file.read()
+    last, places = _stored(cli)
     if as_json:
         records = [
             {
                 **job.model_dump(mode="json", by_alias=True, exclude={"state"}),
-                "nextRuns": [due.isoformat() for due in upcoming(job.when(), now)],
+                "nextRuns": _next_runs(job, now),
                 "lastRun": last.get(job.id),
             }
-            for job in jobs
+            for job in content.jobs
         ]
         typer.echo(json.dumps(records, ensure_ascii=False, indent=2))
         return
-    for job in jobs:
+    for job in content.jobs:
         run = last.get(job.id)
         ended = f"; last run {run['status']} {run['error']}".rstrip() if run else ""
-        typer.echo(described(job, now) + ended)
-    if not jobs:
+        typer.echo(described(job, now) + places.note(job) + ended)
+    if not content.jobs:
         typer.echo("There are no jobs.")
+    for problem in content.problems:
+        typer.echo(f"nanobot: {problem}", err=True)
     for path in _edits(cli).file.quarantined():
         typer.echo(f"A damaged job file is kept as {path}.", err=True)
 
@@ -71,6 +72,9 @@ def add(
     cli: CliContext = context.obj
     if (channel is None) != (to is None):
         raise typer.BadParameter("--channel and --to go together")
+    if channel is not None and channel not in (served := _served(cli)):
+        there = ", ".join(sorted(served)) or "none that is enabled"
+        raise typer.BadParameter(f"there is no channel {channel!r}; there is {there}")
     payload = Payload(
         kind="reminder" if reminder else "agent_turn",
         message=message,
@@ -84,7 +88,7 @@ def add(
     except JobError as error:
         text = str(error).replace("every_seconds", "--every").replace("cron_expr", "--cron")
         raise typer.BadParameter(text) from error
-    typer.echo(described(job, now))
+    typer.echo(described(job, now) + _stored(cli)[1].note(job))
     if not _gateway_runs(cli):
         typer.echo(NOT_RUNNING, err=True)
 
@@ -145,22 +149,43 @@ def _gateway_runs(cli: CliContext) -> bool:
         return talk.holder.startswith("gateway")
 
 
-def _last_runs(cli: CliContext) -> dict[str, dict[str, Any]]:
-    """The last run of each job, read from the state database without touching it."""
+def _served(cli: CliContext) -> frozenset[str]:
+    from nanobot.channels.registry import enabled_channels
+    from nanobot.cli.setup import load
+
+    return enabled_channels(load(cli).config.channels)
+
+
+def _next_runs(job: Any, now: datetime) -> list[str]:
+    from nanobot.core.errors import JobError
+    from nanobot.cron.schedule import upcoming
+
+    try:
+        return [due.isoformat() for due in upcoming(job.when(), now)]
+    except JobError:
+        return []
+
+
+def _stored(cli: CliContext) -> tuple[dict[str, dict[str, Any]], Any]:
+    """The last run of each job and where jobs deliver to, from the state database, untouched."""
     import sqlite3
     from dataclasses import asdict
 
+    from nanobot.bus.bus import last_chat_in
+    from nanobot.cron.jobs import Places
     from nanobot.store import job_runs
 
+    served = _served(cli)
     if not cli.home.database.exists():
-        return {}
+        return {}, Places(served, None)
     try:
         connection = sqlite3.connect(f"{cli.home.database.as_uri()}?mode=ro", uri=True)
         try:
             found = job_runs.runs(connection, limit=10_000)
+            last = last_chat_in(connection, served)
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
         typer.echo(f"nanobot: the state database cannot be read: {error}", err=True)
         raise typer.Exit(EXIT_FAILURE) from error
-    return {run.job: asdict(run) for run in reversed(found)}
+    return {run.job: asdict(run) for run in reversed(found)}, Places(served, last)

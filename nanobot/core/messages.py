@@ -145,12 +145,27 @@ class OpenErrand:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """What sent a message to a chat in which nobody had asked for it just then.
+
+    ``by`` names it for the model of that chat (``the scheduled job “stars”``); ``principal`` and
+    ``trust`` are those of the words. ``words`` is the text without what is for the person alone.
+    """
+
+    by: str
+    principal: str
+    words: str
+    trust: Trust = Trust.TRUSTED
+
+
+@dataclass(frozen=True, slots=True)
 class OutboundMessage:
     """A message to be delivered to ``channel``/``chat_id``; ``content`` is Markdown.
 
     ``id`` is deterministic where recovery must know whether it exists already
     (``<inbound id>/answer``, ``<inbound id>/message/<call id>``). ``preview_id`` is the platform
-    id of a streamed preview which the final text replaces.
+    id of a streamed preview which the final text replaces. ``cause`` stands on what no turn of
+    the chat's own session wrote: it goes into the log of that session when it is queued.
     """
 
     channel: str
@@ -163,3 +178,9 @@ class OutboundMessage:
     session: str = field(default="", kw_only=True)
     inbound_id: str | None = field(default=None, kw_only=True)
     preview_id: str | None = field(default=None, kw_only=True)
+    cause: Cause | None = field(default=None, kw_only=True)
+
+    @property
+    def chats_session(self) -> str:
+        """The session of the chat that it goes to."""
+        return session_key(self.channel, self.chat_id, self.thread_id)

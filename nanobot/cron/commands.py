@@ -31,9 +31,11 @@ def cron_command(service: CronService, settled: Callable[[str], Awaitable[str]])
         now = service.clock()
         match action:
             case "" | "list":
-                jobs = await asyncio.to_thread(service.file.load)
-                lines = [f"- {described(job, now)}" for job in jobs] or ["There are no jobs."]
-                return "\n".join([*lines, *([] if service.is_running else [NOT_RUNNING])])
+                content = await asyncio.to_thread(service.file.read)
+                places = await service.places()
+                lines = [f"- {described(job, now)}{places.note(job)}" for job in content.jobs]
+                notes = [*content.problems, *([] if service.is_running else [NOT_RUNNING])]
+                return "\n".join([*(lines or ["There are no jobs."]), *notes])
             case "run":
                 job = find(await asyncio.to_thread(service.file.load), job_id)
                 posted = await service.run_now(job)

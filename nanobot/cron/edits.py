@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from nanobot.core.errors import JobError
 from nanobot.cron.jobs import Job, JobFile, Jobs, Payload, Wish, milliseconds
-from nanobot.cron.schedule import local_zone, upcoming
+from nanobot.cron.schedule import LATE, At, local_zone, upcoming
 
 NOT_RUNNING = "No gateway is running: it fires only while `nanobot gateway` runs."
 
@@ -106,11 +106,17 @@ def next_runs(job: Job, now: datetime) -> str:
     if not job.enabled:
         return "disabled"
     zone = ZoneInfo(local_zone())
+
+    def shown(time: datetime) -> str:
+        return f"{time.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
+
     try:
-        times = upcoming(job.when(), now)
+        schedule = job.when()
     except JobError as error:
         return f"does not run: {error}"
-    if not times:
-        return "due now"
-    shown = ", ".join(f"{time.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}" for time in times)
-    return f"{'next runs' if len(times) > 1 else 'runs'} {shown}"
+    times = upcoming(schedule, now)
+    if times:
+        return f"{'next runs' if len(times) > 1 else 'runs'} {', '.join(map(shown, times))}"
+    if not isinstance(schedule, At):
+        return "does not run: its schedule never comes true"
+    return "due now" if now - schedule.at < LATE else f"was due {shown(schedule.at)}"

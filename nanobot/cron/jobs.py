@@ -5,21 +5,24 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from loguru import logger
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from nanobot.config.jsonc import parse
 from nanobot.core.errors import JobError
+from nanobot.core.identity import Trust
+from nanobot.core.messages import AnswerKind, AnswerRule
 from nanobot.cron.schedule import At, Cron, Every, Schedule, local_zone, zone_named
 from nanobot.cron.schedule import cron as cron_schedule
-from nanobot.store.files import quarantine, write_atomic
+from nanobot.store.files import write_atomic
 
 VERSION = 1
 LONGEST_INTERVAL = timedelta(days=366 * 10)
@@ -45,7 +48,10 @@ class ScheduleRecord(_Record):
 
 
 class Payload(_Record):
-    """A task or a reminder; without ``channel`` and ``to`` it goes to the last used chat."""
+    """A task or a reminder; without ``channel`` and ``to`` it goes to the last used chat.
+
+    ``principal`` and ``trust`` are those of the turn that added it, none where no turn did.
+    """
 
     kind: Literal["agent_turn", "reminder"] = "agent_turn"
     message: str = ""
@@ -53,6 +59,8 @@ class Payload(_Record):
     channel: str | None = None
     to: str | None = None
     thread_id: str | None = None
+    principal: str | None = None
+    trust: Trust = Trust.TRUSTED
 
 
 class PastState(_Record):
@@ -89,15 +97,91 @@ class Job(_Record):
             case "at" if record.at_ms is not None:
                 return At(moment(record.at_ms))
             case "every" if record.every_ms is not None:
+                if not 1 <= record.every_ms / 1000 <= LONGEST_INTERVAL.total_seconds():
+                    raise JobError("its interval must be between a second and ten years")
                 anchor = self.created_at_ms if record.anchor_ms is None else record.anchor_ms
                 return Every(timedelta(milliseconds=record.every_ms), moment(anchor))
             case "cron" if record.expr:
                 return cron_schedule(record.expr, record.tz or local_zone())
-        raise JobError(f"the schedule of job {self.id} lacks its time")
+        raise JobError("its schedule lacks its time")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where jobs can deliver to: the channels that are served, and the last used chat of one."""
+
+    served: frozenset[str]
+    last: AnswerRule | None
+
+    def of(self, job: Job) -> AnswerRule | None:
+        """Where its words go: its own chat where that channel is served, else the last used one.
+
+        ``nothing`` for what is only recorded, None while there is no such chat.
+        """
+        payload = job.payload
+        if not payload.deliver and not job.is_reminder:
+            return AnswerRule(AnswerKind.NOTHING)
+        if payload.to and payload.channel in self.served:
+            return AnswerRule(
+                channel=payload.channel, chat_id=payload.to, thread_id=payload.thread_id
+            )
+        return self.last
+
+    def note(self, job: Job) -> str:
+        """What a list says of a job whose words do not go where they were meant to, else ""."""
+        place, meant = self.of(job), job.payload.channel
+        if place is None:
+            missing = f"the channel {meant} is not served here and " if meant else ""
+            return f"; waits: {missing}there is no chat to fall back to: write to nanobot in one"
+        if place.channel and meant and meant not in self.served:
+            return f"; the channel {meant} is not served here: goes to the last used chat"
+        return ""
 
 
 Jobs: TypeAlias = tuple[Job, ...]
 Change: TypeAlias = Callable[[Jobs], Jobs]
+Signature: TypeAlias = tuple[int, int, int]
+"""When a file was written (nanoseconds since 1970), its size and its inode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a job file holds: jobs, records that are none (kept as they are), a line for each.
+
+    ``is_damaged``: the file itself cannot be read, and this is what it held before.
+    """
+
+    jobs: Jobs = ()
+    unread: tuple[Any, ...] = ()
+    problems: tuple[str, ...] = ()
+    is_damaged: bool = False
+
+
+def _content(raw: bytes) -> Content:
+    """Read a file; comments and trailing commas are accepted. Raises JobError."""
+    try:
+        text = json.dumps(parse(raw.decode("utf-8-sig")).data, ensure_ascii=False)
+        # Half a surrogate pair, which JSON may hold, could neither be stored nor sent.
+        content = json.loads(text.encode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise JobError(str(error)) from error
+    if not isinstance(content, dict) or not isinstance(content.get("jobs"), list):
+        raise JobError("it holds no list of jobs")
+    if content.get("version", VERSION) != VERSION:
+        raise JobError(f"its version is {content['version']!r}, and known is {VERSION}")
+    jobs: list[Job] = []
+    unread: list[Any] = []
+    problems: list[str] = []
+    for record in content["jobs"]:
+        try:
+            jobs.append(Job.model_validate(record))
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            name = record.get("id") if isinstance(record, dict) else record
+            where = ".".join(map(str, wrong["loc"])) or "it"
+            problems.append(f"the job {name!r} does not run: {where}: {wrong['msg']}")
+            unread.append(record)
+    return Content(tuple(jobs), tuple(unread), tuple(problems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +190,7 @@ class JobFile:
 
     path: Path
 
-    def signature(self) -> tuple[int, int, int] | None:
+    def signature(self) -> Signature | None:
         """What differs whenever the file was changed; None when there is none."""
         try:
             status = self.path.stat()
@@ -115,53 +199,66 @@ class JobFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def load(self) -> Jobs:
-        """The jobs; a damaged file is put aside and logged, a damaged job left out and logged."""
-        return self._read()[0]
+        """The jobs that can be read; see ``read`` for what cannot."""
+        return self.read().jobs
+
+    def read(self, *, keep: bool = False) -> Content:
+        """What the file holds; while it is damaged, what it held when it was last kept.
+
+        With ``keep`` a sound file is copied beside it, for that purpose.
+        """
+        try:
+            raw = self.path.read_bytes()
+            content = _content(raw)
+        except FileNotFoundError:
+            raw, content = b"", Content()
+        except (OSError, JobError) as error:
+            damage = f"{self.path} cannot be read ({error}); the jobs go on as they last were"
+            return self._kept_content(damage)
+        if keep and raw != self._kept_bytes():
+            write_atomic(self._kept, raw)
+        return content
 
     def change(self, change: Change) -> Jobs:
-        """Replace the jobs by ``change`` of them, atomically and against other writers."""
+        """Replace the jobs by ``change`` of them, atomically and against other writers.
+
+        A damaged file is kept under another name.
+        """
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
-            jobs, unread = self._read()
-            changed = change(jobs)
-            if changed != jobs:
+            content = self.read()
+            changed = change(content.jobs)
+            if changed != content.jobs:
                 records = [
                     job.model_dump(mode="json", by_alias=True, exclude_none=True) for job in changed
                 ]
-                text = json.dumps(
-                    {"version": VERSION, "jobs": [*records, *unread]}, ensure_ascii=False, indent=2
-                )
-                write_atomic(self.path, text.encode() + b"\n")
+                file = {"version": VERSION, "jobs": [*records, *content.unread]}
+                data = json.dumps(file, ensure_ascii=False, indent=2).encode() + b"\n"
+                if content.is_damaged:
+                    aside = f"{self.path.name}.corrupt-{time.time_ns()}"
+                    self.path.with_name(aside).hardlink_to(self.path)
+                write_atomic(self.path, data)
+                write_atomic(self._kept, data)
         return changed
-
-    def _read(self) -> tuple[Jobs, list[Any]]:
-        """The jobs, and the records that are none, which are kept as they are."""
-        try:
-            raw = self.path.read_bytes()
-        except FileNotFoundError:
-            return (), []
-        try:
-            content = json.loads(raw)
-            if content.get("version", VERSION) != VERSION:
-                raise JobError(f"{self.path} has a version this nanobot does not know")
-            records = list(content["jobs"])
-        except (ValueError, AttributeError, KeyError, TypeError) as error:
-            aside = quarantine(self.path)
-            logger.error("{} is damaged ({}) and is kept as {}", self.path, error, aside)
-            return (), []
-        jobs: list[Job] = []
-        unread: list[Any] = []
-        for record in records:
-            try:
-                jobs.append(Job.model_validate(record))
-            except ValidationError as error:
-                logger.error("a job in {} cannot be read and does not run: {}", self.path, error)
-                unread.append(record)
-        return tuple(jobs), unread
 
     def quarantined(self) -> tuple[Path, ...]:
         """The damaged files put aside so far."""
         return tuple(sorted(self.path.parent.glob(f"{self.path.name}.corrupt-*")))
+
+    @property
+    def _kept(self) -> Path:
+        return self.path.with_name("jobs.last-good.json")
+
+    def _kept_bytes(self) -> bytes:
+        try:
+            return self._kept.read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _kept_content(self, damage: str) -> Content:
+        kept = self._kept_bytes()
+        content = _content(kept) if kept else Content()
+        return replace(content, problems=(damage, *content.problems), is_damaged=True)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 
 from nanobot.core.errors import JobError
 
+LATE = timedelta(minutes=2)
+"""A run later than this says so."""
 _TICK = timedelta(microseconds=1)
 _FOLD_STEP = timedelta(minutes=1)
 _ALIAS = re.compile(r"@(?:hourly|daily|midnight|weekly|monthly|yearly|annually)", re.IGNORECASE)
@@ -56,7 +58,10 @@ def next_after(schedule: Schedule, after: datetime) -> datetime | None:
             return at.astimezone(UTC) if at > after else None
         case Every(interval, anchor):
             steps = max((after - anchor) // interval, 0) + 1
-            return (anchor + steps * interval).astimezone(UTC)
+            try:
+                return (anchor + steps * interval).astimezone(UTC)
+            except OverflowError:
+                return None
         case Cron(expr, zone):
             return _next_cron(expr, ZoneInfo(zone), after)
 

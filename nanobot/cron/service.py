@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sqlite3
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Protocol, TypeAlias
 from zoneinfo import ZoneInfo
 
 from loguru import logger
 
 from nanobot.core.errors import JobError, StoreError
-from nanobot.core.identity import Origin, Role
+from nanobot.core.identity import Origin, Principal, Role
 from nanobot.core.messages import (
-    AnswerKind,
     AnswerRule,
+    Cause,
     InboundMessage,
     OutboundMessage,
 )
 from nanobot.core.ports import Clock
-from nanobot.cron.jobs import Job, JobFile, milliseconds, moment
-from nanobot.cron.schedule import At, local_zone, next_after
+from nanobot.cron.jobs import Job, JobFile, Places, Signature, milliseconds, moment
+from nanobot.cron.schedule import LATE, At, local_zone, next_after
 from nanobot.store import job_runs
 from nanobot.store.database import Database
 from nanobot.store.job_runs import JobState
 
 LOOK_S = 0.4
 """Seconds between two looks at whether the file was changed: one stat."""
-LATE = timedelta(minutes=2)
-"""A run later than this says so."""
-HELD_S = 30.0
+HELD_S = 5.0
 """Seconds before a job without a chat to deliver to is looked at again."""
+STORE_RETRY_S = 30.0
+"""Seconds before jobs are looked at again after the disk has failed."""
+
+Tell: TypeAlias = Callable[[str, str], Awaitable[None]]
+"""``tell(id, text)`` tells the owner, once an id."""
 
 
 class Bus(Protocol):
@@ -45,37 +49,56 @@ class Bus(Protocol):
         when: Callable[[sqlite3.Connection], bool],
     ) -> bool: ...
 
-    async def last_chat(self) -> AnswerRule | None: ...
+    async def last_chat(self, served: frozenset[str]) -> AnswerRule | None: ...
 
 
 class CronService:
     """Keeps each job's next due time and posts its run when that has come.
 
     A run's record, the next due time and the message are one transaction, so that no run is lost
-    and none comes twice. After a time without a gateway each job runs once, late.
+    and none comes twice. After a time without a gateway each job runs once, late. A run that falls
+    due while the job's last one is open is left out. Each job is judged alone: one that cannot run
+    stops no other, and is told to the owner.
     """
 
-    def __init__(self, file: JobFile, database: Database, bus: Bus, clock: Clock) -> None:
+    def __init__(
+        self,
+        file: JobFile,
+        database: Database,
+        bus: Bus,
+        clock: Clock,
+        *,
+        served: frozenset[str],
+    ) -> None:
+        """``served`` are the channels that deliver; for any other a job has the last used chat."""
         self.file = file
         self.clock = clock
         self.is_running = False
+        self.problems: tuple[str, ...] = ()
+        self._served = served
         self._database = database
         self._bus = bus
-        self._seen: tuple[int, int, int] | None = None
+        self._started = False
+        self._waiting: set[str] = set()
+        self._seen: Signature | None = None
         self._jobs: dict[str, Job] = {}
         self._due: dict[str, float] = {}
         self._next: float | None = None
 
-    async def run(self) -> None:
-        """Post runs as they fall due, until cancelled."""
+    async def run(self, tell: Tell) -> None:
+        """Post runs as they fall due, until cancelled; ``tell`` of jobs that do not run."""
         self.is_running = True
+        told: tuple[str, ...] = ()
         try:
             while True:
                 try:
                     await self.tick()
+                    if self.problems != told:
+                        await self._tell(tell)
+                        told = self.problems
                 except (StoreError, OSError) as error:
                     logger.error("jobs could not be looked at and will be again: {}", error)
-                    await asyncio.sleep(HELD_S)
+                    await asyncio.sleep(STORE_RETRY_S)
                 await asyncio.sleep(self.wait_s())
         finally:
             self.is_running = False
@@ -90,14 +113,35 @@ class CronService:
         """Take up changes of the file, then post every run that is due."""
         signature = self.file.signature()
         if signature != self._seen:
-            await self._take_up()
+            await self._take_up(signature)
             self._seen = signature
+        self._started = True
         now = self.clock().timestamp()
         if self._next is None or self._next > now:
             return
         for due, job_id in sorted((due, job) for job, due in self._due.items() if due <= now):
-            await self._fire(self._jobs[job_id], due)
+            try:
+                await self._fire(self._jobs[job_id], due)
+            except (StoreError, OSError):
+                raise
+            except Exception as error:  # whatever is wrong with one job stops no other
+                logger.exception("job {} failed to run, and waits for a change", job_id)
+                del self._due[job_id]
+                self.problems += (f"the job {job_id!r} does not run: {error}",)
         self._plan_next()
+
+    async def _tell(self, tell: Tell) -> None:
+        if not self.problems:
+            return
+        text = "\n".join(f"- {problem}" for problem in self.problems)
+        for problem in self.problems:
+            logger.error("{}", problem)
+        name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
+        await tell(f"jobs-{name}", f"There is something wrong with your jobs:\n{text}")
+
+    async def places(self) -> Places:
+        """Where jobs can deliver to now."""
+        return Places(self._served, await self._bus.last_chat(self._served))
 
     async def run_now(self, job: Job) -> str | None:
         """Post a run of a job beside its schedule; its inbound's id, None for a reminder.
@@ -106,7 +150,7 @@ class CronService:
         """
         now = self.clock()
         run = f"cron:{job.id}:manual-{milliseconds(now)}"
-        place = await self._place(job)
+        place = (await self.places()).of(job)
         if place is None:
             raise JobError(
                 "There is no chat to deliver it to yet: write to nanobot in a chat first."
@@ -121,11 +165,14 @@ class CronService:
         )
         return posts[0].id if posts else None
 
-    async def _take_up(self) -> None:
+    async def _take_up(self, signature: Signature | None) -> None:
         """Read the file and give each job that is new or changed its due time."""
-        jobs = {job.id: job for job in await asyncio.to_thread(self.file.load)}
+        content = await asyncio.to_thread(self.file.read, keep=True)
+        jobs = {job.id: job for job in content.jobs}
         known = await self._database.read(job_runs.states)
         now = self.clock()
+        written_at = now if signature is None else min(moment(signature[0] // 1_000_000), now)
+        problems = list(content.problems)
         changed: dict[str, JobState] = {}
         due: dict[str, float] = {}
         finished: list[str] = []
@@ -133,7 +180,14 @@ class CronService:
             state = known.get(job.id)
             written = _schedule_text(job)
             if state is None or state.schedule != written:
-                state = changed[job.id] = JobState(written, _first_due(job, state, now), None)
+                # What changes under our eyes changes now; before that, when the file was written.
+                edited = now if self._started else None if state is None else written_at
+                try:
+                    first = _first_due(job, state, now, edited)
+                except JobError as error:
+                    first = None
+                    problems.append(f"the job {job.id!r} does not run: {error}")
+                state = changed[job.id] = JobState(written, first, None)
             if state.due is not None:
                 due[job.id] = state.due
             elif state.last_due is not None and job.schedule.kind == "at" and job.enabled:
@@ -143,18 +197,20 @@ class CronService:
             await self._database.write(
                 lambda connection: job_runs.sync(connection, changed, gone), durable=True
             )
-        self._jobs, self._due = jobs, due
+        self._jobs, self._due, self.problems = jobs, due, tuple(problems)
         for job_id in finished:
             await self._finish(jobs[job_id])
         self._next = min(due.values(), default=None)
 
     async def _fire(self, job: Job, due: float) -> None:
         now = self.clock()
-        place = await self._place(job)
+        place = (await self.places()).of(job)
         if place is None:
-            logger.warning("job {} waits: there is no chat to deliver it to yet", job.id)
-            self._due[job.id] = due
+            if job.id not in self._waiting:
+                logger.warning("job {} waits: there is no chat to deliver it to yet", job.id)
+            self._waiting.add(job.id)
             return
+        self._waiting.discard(job.id)
         following = next_after(job.when(), now)
         next_due = None if following is None else following.timestamp()
         at = datetime.fromtimestamp(due, UTC)
@@ -167,7 +223,8 @@ class CronService:
                 connection, run, job.id, due, next_due, now.timestamp()
             ),
         )
-        logger.bind(job=job.id).info("run {} {}", run, "posted" if done else "was posted before")
+        became = "posted" if done else "left out: another is open"
+        logger.bind(job=job.id).info("run {} {}", run, became)
         if next_due is None:
             del self._due[job.id]
             await self._finish(job)
@@ -187,17 +244,6 @@ class CronService:
 
         await asyncio.to_thread(self.file.change, settle)
 
-    async def _place(self, job: Job) -> AnswerRule | None:
-        """Where the result goes; ``nothing`` when it is only recorded, None when nobody knows."""
-        payload = job.payload
-        if not payload.deliver and not job.is_reminder:
-            return AnswerRule(AnswerKind.NOTHING)
-        if payload.channel and payload.to:
-            return AnswerRule(
-                channel=payload.channel, chat_id=payload.to, thread_id=payload.thread_id
-            )
-        return await self._bus.last_chat()
-
     def _plan_next(self) -> None:
         now = self.clock().timestamp()
         held = [due for due in self._due.values() if due <= now]
@@ -207,23 +253,28 @@ class CronService:
             self._next = min(self._next or now + HELD_S, now + HELD_S)
 
 
-def _first_due(job: Job, former: JobState | None, now: datetime) -> float | None:
-    """When a job that is new, changed or enabled again is due; None when it is not to run."""
+def _first_due(
+    job: Job, former: JobState | None, now: datetime, edited: datetime | None
+) -> float | None:
+    """When a job that is new, changed or enabled again is due; None when it is not to run.
+
+    ``edited`` is when its schedule came to be what it is, as far as that is known beside what the
+    job says of itself: a hand does not set that. Raises JobError for a schedule that cannot be.
+    """
     if not job.enabled:
         return None
-    try:
-        schedule = job.when()
-        ran = job.state.last_run_at_ms
-        if isinstance(schedule, At):
-            # Enabled again after its time, or run by another before it came to us: it is over.
-            over = milliseconds(schedule.at + LATE) < job.updated_at_ms
-            return None if over or (ran and former is None) else schedule.at.timestamp()
-        since = max(job.created_at_ms, job.updated_at_ms, ran or 0) or milliseconds(now)
-        due = next_after(schedule, moment(since))
-    except JobError as error:
-        logger.error("job {} does not run: {}", job.id, error)
-        return None
-    return None if due is None else due.timestamp()
+    schedule = job.when()
+    ran = job.state.last_run_at_ms or 0
+    changed = max(job.updated_at_ms, milliseconds(edited) if edited else 0)
+    if isinstance(schedule, At):
+        # Its time had passed when it was written so, or another ran it before it came to us.
+        over = milliseconds(schedule.at + LATE) < changed
+        return None if over or (ran and former is None) else schedule.at.timestamp()
+    since = max(job.created_at_ms, changed, ran) or milliseconds(now)
+    due = next_after(schedule, moment(since))
+    if due is None:
+        raise JobError("its schedule never comes true")
+    return due.timestamp()
 
 
 def _schedule_text(job: Job) -> str:
@@ -239,13 +290,20 @@ def _messages(
     """A task as an inbound in the job's own session, a reminder as an outbound."""
     text = job.payload.message
     if job.is_reminder:
+        words = f"{text}\n\n{note}" if note else text
         reminder = OutboundMessage(
             place.channel,
             place.chat_id,
-            f"{text}\n\n{note}" if note else text,
+            words,
             id=run,
             thread_id=place.thread_id,
             session=f"cron:{job.id}",
+            cause=Cause(
+                f"the reminder “{job.title}”",
+                job.payload.principal or str(Principal(Role.OWNER, place.channel, "cron")),
+                words,
+                job.payload.trust,
+            ),
         )
         return (), (reminder,)
     answer = AnswerRule(place.kind, place.channel, place.chat_id, place.thread_id, note)
@@ -259,6 +317,7 @@ def _messages(
         sent_at=due,
         origin=Origin.CRON,
         role=Role.OWNER,
+        trust=job.payload.trust,
         profile="job",
         answer=answer,
         session=f"cron:{job.id}",
@@ -270,4 +329,4 @@ def _late_note(due: datetime, now: datetime) -> str:
     if now - due <= LATE:
         return ""
     local = due.astimezone(ZoneInfo(local_zone()))
-    return f"(Late: this was due on {local:%a %Y-%m-%d %H:%M %Z}; nanobot was not running then.)"
+    return f"(Late: this was due on {local:%a %Y-%m-%d %H:%M %Z}.)"

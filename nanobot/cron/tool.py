@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from typing import Literal, Protocol
 
 from pydantic import Field
@@ -15,6 +16,10 @@ from nanobot.cron.edits import NOT_RUNNING, JobEdits, described, find
 from nanobot.cron.jobs import Job, JobFile, Payload, Wish
 
 TERMINAL = "cli"
+_REMINDS = re.compile(
+    r"(?:please\s+)?(?:remind(?:er)?|remember\s+to|don['’]t\s+forget|(?:it['’]s\s+)?time\s+(?:to|for))\b",
+    re.IGNORECASE,
+)
 
 
 class Jobs(Protocol):
@@ -33,7 +38,7 @@ class CronArguments(ToolArguments):
     at: str | None = Field(default=None, description="once, such as 2030-01-31T09:00")
     tz: str | None = Field(default=None, description="default: the owner's")
     job_id: str | None = Field(default=None, description="for remove and update")
-    mode: Literal["reminder", "task"] | None = Field(default=None, description="default task")
+    mode: Literal["reminder", "task"] | None = None
 
 
 class Cron(Tool[CronArguments]):
@@ -43,7 +48,9 @@ class Cron(Tool[CronArguments]):
     description = (
         "Schedule things. mode reminder: the message is sent to this chat word for word, when the "
         "person wants to be reminded or told something. mode task: you carry the message out at "
-        "that time and your result is sent. Exactly one of every_seconds, cron_expr and at."
+        "that time and your result is sent. Without mode a message that begins with Remind, "
+        "Remember to, Don't forget, Time to or Time for is a reminder, any other a task. "
+        "Exactly one of every_seconds, cron_expr and at."
     )
     effect = Effect.WRITE
     arguments = CronArguments
@@ -83,7 +90,8 @@ class Cron(Tool[CronArguments]):
                     _payload(args, context),
                     now,
                 )
-                return f"Added {described(job, now)}.{self._warning(job)}"
+                wording = "" if args.mode else _BY_WORDING[job.is_reminder]
+                return f"Added {described(job, now)}.{wording}{self._warning(job)}"
             case "list":
                 jobs = [job for job in self._jobs.file.load() if _may_see(job, context)]
                 return "\n".join(described(job, now) for job in jobs) or "There are no jobs."
@@ -107,8 +115,15 @@ class Cron(Tool[CronArguments]):
         return "".join(f" {note}" for note in notes)
 
 
+_BY_WORDING = {
+    True: " It is a reminder by its wording: sent as it is. To carry it out instead: mode task.",
+    False: " It is a task by its wording: you carry it out. To send it as it is: mode reminder.",
+}
+
+
 def _payload(args: CronArguments, context: ToolContext) -> Payload:
-    reminder = args.mode == "reminder"
+    by_wording = "reminder" if _REMINDS.match((args.message or "").strip()) else "task"
+    reminder = (args.mode or by_wording) == "reminder"
     if not reminder and not context.principal.is_owner:
         raise JobError("A guest's jobs are reminders to their own chat: use mode reminder.")
     here = context.channel != TERMINAL
@@ -119,6 +134,8 @@ def _payload(args: CronArguments, context: ToolContext) -> Payload:
         channel=context.channel if here else None,
         to=context.chat_id if here else None,
         thread_id=context.thread_id if here else None,
+        principal=str(context.principal),
+        trust=context.trust,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -42,11 +43,14 @@ class Bus(Protocol):
         when: Callable[[sqlite3.Connection], bool],
     ) -> bool: ...
 
-    async def last_chat(self) -> AnswerRule | None: ...
+    async def last_chat(self, served: frozenset[str]) -> AnswerRule | None: ...
 
 
 class HeartbeatService:
-    """Looks at the file in each interval; ``may_begin`` says in a transaction if a turn may."""
+    """Looks at the file in each interval; ``may_begin`` says in a transaction if a turn may.
+
+    No turn begins before the owner has a chat, on one of the ``served`` channels, to be told in.
+    """
 
     def __init__(
         self,
@@ -55,12 +59,14 @@ class HeartbeatService:
         bus: Bus,
         clock: Clock,
         may_begin: Callable[[sqlite3.Connection], bool],
+        served: frozenset[str],
     ) -> None:
         self._settings = settings
         self._file = file
         self._bus = bus
         self._clock = clock
         self._may_begin = may_begin
+        self._served = served
 
     async def run(self) -> None:
         """Look in each interval until cancelled; the first look is at the end of this one."""
@@ -85,19 +91,20 @@ class HeartbeatService:
         text = raw.decode("utf-8", errors="replace")
         if not has_tasks(text):
             return False
-        place = await self._bus.last_chat()
+        if (place := await self._bus.last_chat(self._served)) is None:
+            return False
         slot = int(now.timestamp() // self._settings.interval_s)
         turn = InboundMessage(
-            place.channel if place else SESSION,
+            place.channel,
             "heartbeat",
-            place.chat_id if place else SESSION,
+            place.chat_id,
             render.heartbeat_task(excerpt(text, FILE_CAP, self._file), self._file),
             id=f"heartbeat:{slot}",
-            thread_id=place.thread_id if place else None,
+            thread_id=place.thread_id,
             origin=Origin.HEARTBEAT,
             role=Role.OWNER,
             profile="heartbeat",
-            answer=_answer(place),
+            answer=replace(place, kind=AnswerKind.REPLY_UNLESS_SILENT),
             session=SESSION,
         )
         return await self._bus.put((turn,), (), when=self._may_begin)
@@ -112,9 +119,3 @@ class HeartbeatService:
         if hours.start < hours.end:
             return hours.start <= minute < hours.end
         return minute >= hours.start or minute < hours.end
-
-
-def _answer(place: AnswerRule | None) -> AnswerRule:
-    if place is None:
-        return AnswerRule(AnswerKind.NOTHING)
-    return AnswerRule(AnswerKind.REPLY_UNLESS_SILENT, place.channel, place.chat_id, place.thread_id)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.core.text import attribute, one_line
+from nanobot.core.turn_header import TIME
 
 if TYPE_CHECKING:
     import jinja2
@@ -57,6 +59,11 @@ def subagent_report(*, label: str, ending: str, text: str) -> str:
 def subagents_stopped(labels: Sequence[str]) -> str:
     """Tells a session that its subagents were stopped."""
     return _note("subagents_stopped", ", ".join(f"“{attribute(label)}”" for label in labels))
+
+
+def sent(*, now: datetime, by: str) -> str:
+    """Tells a chat's session where words came from that none of its turns wrote."""
+    return _note("sent", now.strftime(TIME), attribute(by))
 
 
 def heartbeat_task(text: str, path: Path) -> str:

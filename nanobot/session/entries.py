@@ -26,7 +26,9 @@ class EntryKind(StrEnum):
 
     ``user``: somebody's message, as rendered for the model. ``nudge``: a user message that the
     framework wrote (continue, say where things stand, assess). ``assistant``, ``tool``: the
-    model's words and calls, a call's result. ``compacted``: from here on the model's view begins
+    model's words and calls, a call's result. ``sent``: words that a job, the heartbeat or another
+    session's turn sent to this chat; the entry's ``note`` says which, and it may land in the middle
+    of a turn, to which it does not belong. ``compacted``: from here on the model's view begins
     at the entry ``keeps_from``, with this entry's message in place of all before it. ``reset``: a
     new conversation begins. ``gave_way``: the tool results named in ``replaced`` are, from here on,
     seen by the model as the notes in it. ``parked``: the message that ``inbound_id`` names failed
@@ -38,6 +40,7 @@ class EntryKind(StrEnum):
     NUDGE = "nudge"
     ASSISTANT = "assistant"
     TOOL = "tool"
+    SENT = "sent"
     COMPACTED = "compacted"
     RESET = "reset"
     GAVE_WAY = "gave_way"
@@ -63,7 +66,8 @@ class Draft:
     belong to assistant entries; ``keeps_from`` to compacted ones. ``delivered`` is what a tool
     call has said to the turn's own chat. ``account`` is the session that ``usage`` is counted to,
     "" for the log's own; it is not stored. ``replaced`` belongs to ``gave_way``; on a tool entry
-    that was read back, ``gave_way`` says that its message is such a note.
+    that was read back, ``gave_way`` says that its message is such a note. ``note`` belongs to
+    ``sent``: a user message that tells the model where the words after it came from.
     """
 
     kind: EntryKind
@@ -80,6 +84,7 @@ class Draft:
     account: str = ""
     replaced: tuple[Replaced, ...] = ()
     gave_way: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +128,8 @@ def encode(draft: Draft) -> str:
             record = {}
     if draft.keeps_from is not None:
         record["keeps_from"] = draft.keeps_from
+    if draft.note:
+        record["note"] = draft.note
     if draft.replaced:
         record["replaced"] = [[r.seq, r.call_id, r.name, r.note] for r in draft.replaced]
     compact = {key: value for key, value in record.items() if value not in ([], "", None)}
@@ -142,7 +149,7 @@ def decode(kind: str, payload: str) -> tuple[EntryKind, ChatMessage | None, Mapp
 def _message(kind: EntryKind, record: Mapping[str, Any]) -> ChatMessage | None:
     images = tuple(Image(_text(path), _text(mime)) for path, mime in record.get("images", ()))
     match kind:
-        case EntryKind.ASSISTANT:
+        case EntryKind.ASSISTANT | EntryKind.SENT:
             return AssistantMessage(
                 _text(record.get("content", "")),
                 tuple(

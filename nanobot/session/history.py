@@ -14,7 +14,7 @@ from nanobot.core.chat import (
     ToolMessage,
     UserMessage,
 )
-from nanobot.session.entries import Draft
+from nanobot.session.entries import Draft, EntryKind
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_LENGTH = 64
@@ -25,7 +25,8 @@ def fold(entries: Iterable[Draft], *, interrupted: str) -> list[ChatMessage]:
 
     Every call is followed by exactly one result (``interrupted`` stands for a missing one), results
     without a call are dropped, so are empty messages and whatever precedes the first user message.
-    Assistant messages with nothing between them become one.
+    Assistant messages with nothing between them become one. Before words that were sent to the
+    chat stands the note on where they came from.
     """
     messages: list[ChatMessage] = []
     waiting: dict[str, ToolCall] = {}
@@ -45,6 +46,8 @@ def fold(entries: Iterable[Draft], *, interrupted: str) -> list[ChatMessage]:
                     results[message.call_id] = replace(message, name=legal_name(message.name))
             case AssistantMessage():
                 close()
+                if entry.note:
+                    messages.append(UserMessage(entry.note))
                 calls = {call.id: legal_call(call) for call in message.tool_calls if call.id}
                 if not messages or not (message.content.strip() or calls):
                     continue
@@ -83,6 +86,8 @@ def open_calls(entries: Sequence[Draft]) -> tuple[ToolCall, ...]:
     answered: set[str] = set()
     for entry in reversed(entries):
         match entry.message:
+            case _ if entry.kind is EntryKind.SENT:
+                continue
             case ToolMessage(call_id):
                 answered.add(call_id)
             case AssistantMessage(_, calls):

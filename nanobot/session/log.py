@@ -27,6 +27,7 @@ from nanobot.session.entries import (
 )
 from nanobot.session.usage import ModelCall, record_in
 from nanobot.store.database import Database
+from nanobot.store.job_runs import is_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +202,11 @@ def session_settings(connection: sqlite3.Connection, key: str) -> SessionSetting
 
 
 def free_for_next(connection: sqlite3.Connection, key: str, kept: int) -> bool:
-    """Whether nothing waits or runs in a session; if so its live part is cut to ``kept`` turns.
+    """Whether nothing of a session is open; if so its live part is cut to ``kept`` turns.
 
     For sessions that no person ends, so that they stay bounded.
     """
-    if connection.execute(
-        "SELECT 1 FROM inbox WHERE session = ? AND state = 'pending'", (key,)
-    ).fetchone():
+    if is_open(connection, key):
         return False
     row = connection.execute(
         "SELECT seq FROM log WHERE session = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",
@@ -235,6 +234,7 @@ def placed(draft: Draft, seq: int, at: datetime) -> Entry:
         usage=draft.usage,
         keeps_from=draft.keeps_from,
         replaced=draft.replaced,
+        note=draft.note,
         seq=seq,
         at=at,
     )
@@ -280,15 +280,18 @@ def _size(row: tuple[Any, ...], given_way: Mapping[int, Replaced]) -> int:
 
 def _from_a_beginning(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     """The entries from the first with which a view can begin; none if there is no such."""
-    for kind in (EntryKind.USER, EntryKind.ASSISTANT):
+    for kinds in ((EntryKind.USER, EntryKind.SENT), (EntryKind.ASSISTANT,)):
         for place, entry in enumerate(entries):
-            if entry.kind is kind:
+            if entry.kind in kinds:
                 return entries[place:]
     return ()
 
 
 def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """What the model sees: without what is parked, and the newest compaction's mark in front."""
+    """What the model sees: without what is parked, and the newest compaction's mark in front.
+
+    What was sent to the chat while a turn ran stands behind that turn, which did not see it.
+    """
     parked = {entry.inbound_id: entry.seq for entry in entries if entry.kind is EntryKind.PARKED}
     if parked:
         # The mark of a compaction stays: it stands for what others wrote.
@@ -298,8 +301,29 @@ def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
             if entry.kind is EntryKind.COMPACTED or entry.seq > parked.get(entry.inbound_id, 0)
         )
     marks = [entry for entry in entries if entry.kind is EntryKind.COMPACTED]
-    rest = (entry for entry in entries if entry.kind is not EntryKind.COMPACTED)
-    return (*marks[-1:], *rest)
+    rest = [entry for entry in entries if entry.kind is not EntryKind.COMPACTED]
+    return (*marks[-1:], *_behind_turns(rest))
+
+
+def _behind_turns(entries: Sequence[Entry]) -> Iterable[Entry]:
+    """The entries with each ``sent`` one behind the last of the turn in which it landed."""
+    last = {
+        entry.inbound_id: place
+        for place, entry in enumerate(entries)
+        if entry.kind is not EntryKind.SENT
+    }
+    sent: list[Entry] = []
+    end = -1
+    for place, entry in enumerate(entries):
+        if entry.kind is EntryKind.SENT:
+            sent.append(entry)
+        else:
+            if place > end:
+                yield from sent
+                sent = []
+            end = max(end, last[entry.inbound_id])
+            yield entry
+    yield from sent
 
 
 def _settings(text: str) -> SessionSettings:
@@ -375,6 +399,7 @@ def _read(
                 keeps_from=record.get("keeps_from"),
                 replaced=replaced_of(record),
                 gave_way=note is not None,
+                note=str(record.get("note", "")),
                 seq=seq,
                 at=_time(at),
             )

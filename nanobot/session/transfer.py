@@ -21,6 +21,7 @@ _ROLES = {
     EntryKind.NUDGE: "user",
     EntryKind.COMPACTED: "user",
     EntryKind.ASSISTANT: "assistant",
+    EntryKind.SENT: "assistant",
     EntryKind.TOOL: "tool",
 }
 _YEAR_9999 = 253_370_764_800.0

@@ -61,12 +61,30 @@ def begin(
     following: float | None,
     now: float,
 ) -> bool:
-    """Record a run and move the job's due time on; False when that was done before."""
+    """Record a run and move the job's due time on; False when that was done before.
+
+    While the former run is open only the due time moves on: that run is left out, unless it is
+    the last one.
+    """
     cursor = connection.execute(
         "UPDATE job_state SET due = ?, last_due = ? WHERE job = ? AND due = ?",
         (following, due, job, due),
     )
-    return bool(cursor.rowcount) and record(connection, run, job, due, now)
+    if not cursor.rowcount or (following is not None and is_open(connection, f"cron:{job}")):
+        return False
+    return record(connection, run, job, due, now)
+
+
+def is_open(connection: sqlite3.Connection, session: str) -> bool:
+    """Whether a service's session has a run that is not done, or not delivered yet."""
+    return (
+        connection.execute(
+            "SELECT 1 FROM inbox WHERE session = ?1 AND state = 'pending' "
+            "UNION ALL SELECT 1 FROM outbox WHERE session = ?1 AND state = 'pending'",
+            (session,),
+        ).fetchone()
+        is not None
+    )
 
 
 def record(connection: sqlite3.Connection, run: str, job: str, due: float, now: float) -> bool:

@@ -128,6 +128,16 @@ def _turn(draw: st.DrawFn, number: int) -> list[Draft]:
         if draw(st.booleans()):
             entries.append(draft(EntryKind.NUDGE, UserMessage("Assess what the tools returned.")))
     entries.append(draft(EntryKind.ASSISTANT, AssistantMessage(draw(_texts) or "done"), model="m"))
+    if draw(st.booleans()):
+        sent = Draft(
+            kind=EntryKind.SENT,
+            message=AssistantMessage(draw(_texts)),
+            note="[A reminder sent this.]",
+            inbound_id=f"cron:{number}",
+            principal="owner:telegram:cron",
+            trust=Trust.TRUSTED,
+        )
+        entries.insert(draw(st.integers(0, len(entries))), sent)
     if draw(st.integers(0, 9)) == 0:
         entries.append(draft(EntryKind.RESET, None))
     if draw(st.integers(0, 9)) == 0:

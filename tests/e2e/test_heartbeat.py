@@ -38,7 +38,12 @@ def test_tasks_are_one_call_silence_is_silent_and_news_reach_the_last_chat(
     file.write_text("# Tasks\n- [ ] weather\n- [ ] mail\n")
 
     eventually(lambda: beats >= 5, "five heartbeats")
+    telegram.api.inject("when?", chat_id=OWNER)
+    telegram.api.wait_for_sent(3, OWNER)
 
-    assert (before, telegram.texts()) == (0, ["hello", "It will rain."])
+    assert (before, telegram.texts()) == (0, ["hello", "It will rain.", "hello"])
+    asked = next(r for r in telegram.model.requests if r.last_user.endswith("when?"))
+    note, words = (message["content"] for message in asked.messages[-3:-1])
+    assert ("the heartbeat sent" in note, words) == (True, "It will rain.")
     beat = next(r for r in telegram.model.requests if "standing tasks" in r.last_user)
     assert "weather" in beat.last_user and "mail" in beat.last_user

@@ -6,22 +6,24 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nanobot.agent.turn import Settlement
 from nanobot.bus.bus import MessageBus
 from nanobot.core.errors import JobError, ToolError
-from nanobot.core.identity import Role
+from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.cron.edits import JobEdits
 from nanobot.cron.jobs import JobFile, Payload, Wish
 from nanobot.cron.schedule import next_after
 from nanobot.cron.service import CronService
 from nanobot.cron.tool import Cron, CronArguments
+from nanobot.session.log import SessionLog
 from nanobot.store.database import Database
 from tests.fakes.tool_turns import tool_turn
 
@@ -44,7 +46,9 @@ class Bench:
             database.close()
         self.opened.append(Database(self.root / "state.db"))
         self.bus = MessageBus(self.opened[-1], lambda: self.now)
-        self.service = CronService(self.file, self.opened[-1], self.bus, lambda: self.now)
+        self.service = CronService(
+            self.file, self.opened[-1], self.bus, lambda: self.now, served=frozenset({"telegram"})
+        )
         return self.service
 
     @property
@@ -54,6 +58,15 @@ class Bench:
     @property
     def edits(self) -> JobEdits:
         return JobEdits(self.file)
+
+    async def finish(self) -> None:
+        """Have all that was posted and queued done and delivered."""
+        for pending in await self.bus.pending():
+            message = pending.message
+            done = Settlement(session=message.session_key, consumed=(message.id,), answer="")
+            await self.bus.settle(done)
+        for undelivered in await self.bus.undelivered("telegram"):
+            await self.bus.nothing_to_send(undelivered.message.id)
 
     async def posted(self) -> list[str]:
         """The ids of all runs, in order of arrival."""
@@ -97,6 +110,7 @@ async def test_each_due_time_over_a_change_of_clocks_is_posted_once_despite_rest
         if minute % 700 == 699:
             bench.start()
         await bench.service.tick()
+        await bench.finish()
 
     posted = await bench.posted()
     assert (sorted(posted), len(set(posted))) == (sorted(expected), len(posted))
@@ -135,17 +149,66 @@ async def test_a_one_time_job_is_gone_even_when_the_process_died_before_removing
     assert (bench.file.load(), len(await bench.posted())) == ((), 1)
 
 
-async def test_a_corrupt_file_is_put_aside_and_the_service_goes_on(bench: Bench) -> None:
+@pytest.mark.parametrize("damage", ["", "[]", '{"version": 1, "jobs": [{"id"', '{"version": 2}'])
+async def test_a_damaged_file_leaves_the_jobs_as_they_were_until_it_is_mended_or_changed(
+    bench: Bench, damage: str
+) -> None:
     bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    bench.edits.add("b", "", Wish(every_seconds=60), REMINDER, START)
     await bench.start().tick()
-    bench.file.path.write_text('{"version": 1, "jobs": [{"id"')
+    bench.file.path.write_text(damage)
 
+    await bench.start().tick()
+    bench.now += timedelta(minutes=1)
+    await bench.service.tick()
+    untouched = bench.file.path.read_text(), bench.file.quarantined()
+    bench.edits.remove("b")
+
+    assert [run.partition(":1")[0] for run in await bench.posted()] == ["cron:a", "cron:b"]
+    assert (untouched, len(bench.service.problems)) == ((damage, ()), 1)
+    (aside,) = bench.file.quarantined()
+    assert (aside.read_text(), [job.id for job in bench.file.load()]) == (damage, ["a"])
+
+
+async def test_a_run_is_left_out_while_the_last_one_is_open_but_never_the_only_one(
+    bench: Bench,
+) -> None:
+    bench.edits.add("often", "", Wish(every_seconds=60), TASK, START)
+    once = bench.edits.add("once", "", Wish(at="2026-03-27T12:03+00:00"), TASK, START)
+    await bench.start().tick()
+    await bench.service.run_now(once)
+
+    for minute in (1, 2, 3, 4):
+        bench.now = START + timedelta(minutes=minute)
+        await bench.service.tick()
+    open_ = await bench.posted()
+    await bench.finish()
+    bench.now = START + timedelta(minutes=5)
     await bench.service.tick()
 
-    (aside,) = bench.file.quarantined()
-    assert aside.read_text().startswith('{"version"')
+    assert open_[1:] == [
+        run_id("often", START + timedelta(minutes=1)),
+        run_id("once", START + timedelta(minutes=3)),
+    ]
+    assert (await bench.posted())[3:] == [run_id("often", START + timedelta(minutes=5))]
+
+
+async def test_a_job_that_fails_to_run_is_told_of_and_stops_no_other(bench: Bench) -> None:
+    broken = Payload(kind="reminder", message="x", deliver=True, channel="telegram", to="\ud83d")
+    bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    service = bench.start()
+    await service.tick()
     bench.edits.add("b", "", Wish(every_seconds=60), REMINDER, START)
-    assert [job.id for job in bench.file.load()] == ["b"]
+    await service.tick()
+    service._jobs["a"] = service._jobs["a"].model_copy(update={"payload": broken})
+
+    for minute in (1, 2):
+        bench.now = START + timedelta(minutes=minute)
+        await service.tick()
+        await bench.finish()
+
+    assert [run.partition(":1")[0] for run in await bench.posted()] == ["cron:b", "cron:b"]
+    assert service.problems[0].startswith("the job 'a' does not run:")
 
 
 FAMILY: dict[str, Any] = {
@@ -249,6 +312,10 @@ async def test_a_disabled_job_keeps_still_and_an_enabled_one_keeps_its_phase(
     assert (silent, await bench.posted()) == ([], [run_id("a", START + timedelta(minutes=30))])
 
 
+async def nobody(name: str, text: str) -> None:
+    raise AssertionError(f"there is nothing to tell: {text}")
+
+
 async def test_a_thousand_idle_jobs_cost_less_than_a_millisecond_a_second(bench: Bench) -> None:
     records = [
         {
@@ -263,7 +330,7 @@ async def test_a_thousand_idle_jobs_cost_less_than_a_millisecond_a_second(bench:
     bench.file.path.write_text(json.dumps({"version": 1, "jobs": records}))
     service = bench.start()
     await service.tick()
-    running = asyncio.create_task(service.run())
+    running = asyncio.create_task(service.run(nobody))
     await asyncio.sleep(0.2)
     shares = []
     for _ in range(4):  # what else the machine does can only add to one of them
@@ -340,6 +407,26 @@ async def test_guests_have_reminders_of_their_own_alone(bench: Bench) -> None:
     ):
         with pytest.raises(ToolError):
             await tool.run(refused, guest)
+
+
+async def test_words_of_a_job_are_logged_on_the_authority_and_with_the_trust_they_were_set_with(
+    bench: Bench,
+) -> None:
+    tool = Cron(bench.start())
+    guest = replace(
+        tool_turn(bench.root, session="telegram:7", role=Role.GUEST), trust=Trust.UNTRUSTED
+    )
+    owner = replace(tool_turn(bench.root, session="telegram:42"), trust=Trust.UNTRUSTED)
+    await tool.run(arguments(every_seconds=60, mode="reminder"), guest)
+    await tool.run(arguments(every_seconds=60, mode="task"), replace(owner, call_id="call_2"))
+    bench.now += timedelta(minutes=1)
+
+    await bench.service.tick()
+
+    (sent,) = (await SessionLog(bench.opened[-1], lambda: bench.now).live("telegram:7")).entries
+    assert (sent.principal, sent.trust) == ("guest:telegram:1", Trust.UNTRUSTED)
+    (task,) = await bench.bus.pending()
+    assert task.message.trust is Trust.UNTRUSTED
 
 
 async def test_a_run_beside_the_schedule_needs_a_chat_and_is_recorded(bench: Bench) -> None:

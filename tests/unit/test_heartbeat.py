@@ -71,7 +71,15 @@ class Bench:
             self.bus,
             lambda: self.now,
             lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
+            frozenset({"telegram"}),
         )
+
+    async def greet(self) -> None:
+        """Have the owner write in a chat, and be answered."""
+        hello = InboundMessage("telegram", "42", "42", "hello", id="hello", role=Role.OWNER)
+        await self.bus.post(hello)
+        done = Settlement(session=hello.session_key, consumed=("hello",), answer="")
+        await self.bus.settle(done)
 
 
 @pytest.fixture
@@ -85,6 +93,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 async def test_one_turn_holds_all_tasks_and_a_slot_has_one(bench: Bench) -> None:
     service = bench.service()
+    await bench.greet()
 
     began = [await service.beat(), await service.beat()]
 
@@ -92,18 +101,29 @@ async def test_one_turn_holds_all_tasks_and_a_slot_has_one(bench: Bench) -> None
     assert began == [True, False]
     assert "- [ ] one\n- [ ] two" in pending.message.content
     assert (pending.message.session_key, pending.message.profile) == ("heartbeat", "heartbeat")
-    assert pending.message.answer == AnswerRule(AnswerKind.NOTHING)
+    assert pending.message.answer == AnswerRule(AnswerKind.REPLY_UNLESS_SILENT, "telegram", "42")
 
 
 async def test_a_heartbeat_waits_for_the_former_one(bench: Bench) -> None:
     service = bench.service()
+    await bench.greet()
     await service.beat()
     bench.now += timedelta(minutes=30)
     while_it_runs = await service.beat()
     (pending,) = await bench.bus.pending()
-    await bench.bus.settle(Settlement(session=SESSION, consumed=(pending.message.id,), answer=""))
+    done = Settlement(session=SESSION, consumed=(pending.message.id,), answer="Rain!")
+    await bench.bus.settle(done, consequences(pending.message, done).outbounds)
+    while_it_is_delivered = await service.beat()
+    await bench.bus.nothing_to_send(f"{pending.message.id}/answer")
 
-    assert (while_it_runs, await service.beat()) == (False, True)
+    assert (while_it_runs, while_it_is_delivered, await service.beat()) == (False, False, True)
+
+
+async def test_a_chat_on_a_channel_that_is_not_served_any_more_is_no_chat(bench: Bench) -> None:
+    service = bench.service()
+    await bench.bus.post(InboundMessage("irc", "42", "42", "hello", role=Role.OWNER))
+
+    assert await service.beat() is False
 
 
 @pytest.mark.parametrize(
@@ -120,7 +140,10 @@ async def test_a_heartbeat_waits_for_the_former_one(bench: Bench) -> None:
 async def test_nothing_happens_outside_the_active_hours(
     bench: Bench, hours: str, zone: str, beats: bool
 ) -> None:
-    assert await bench.service(activeHours=hours, tz=zone).beat() is beats
+    service = bench.service(activeHours=hours, tz=zone)
+    await bench.greet()
+
+    assert await service.beat() is beats
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,6 +128,32 @@ _messages = st.one_of(
     st.builds(AssistantMessage, st.text(max_size=3), _calls.map(tuple)),
     st.builds(ToolMessage, _ids, st.just("exec"), st.text(max_size=3)),
 )
+
+
+def _sent(text: str) -> Draft:
+    return replace(
+        _draft(AssistantMessage(text)), kind=EntryKind.SENT, note="[A job sent:]", inbound_id="job"
+    )
+
+
+def test_words_that_were_sent_to_the_chat_stand_behind_a_note_even_at_the_beginning() -> None:
+    log = [_sent("Tea?"), *_log(UserMessage("yes"), AssistantMessage("On.")), _sent("Hot!")]
+
+    assert fold(log, interrupted=LOST) == [
+        UserMessage("[A job sent:]"),
+        AssistantMessage("Tea?"),
+        UserMessage("yes"),
+        AssistantMessage("On."),
+        UserMessage("[A job sent:]"),
+        AssistantMessage("Hot!"),
+    ]
+
+
+def test_calls_are_open_whatever_was_sent_to_the_chat_since() -> None:
+    calls = (ToolCall("1", "exec", "{}"), ToolCall("2", "exec", "{}"))
+    log = _log(AssistantMessage("", calls), ToolMessage("1", "exec", "ran"))
+
+    assert open_calls([*log, _sent("Tea?")]) == calls[1:]
 
 
 @given(st.lists(_messages, max_size=30))

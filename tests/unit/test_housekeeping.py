@@ -60,6 +60,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         lambda: now[0],
         rows=timedelta(days=30),
         folders={media: timedelta(days=30), spill: timedelta(days=14)},
+        served=frozenset({"telegram"}),
         tell=tell,
     )
     made = Bench(keeper, bus, database, media, spill, now)

@@ -42,6 +42,9 @@ def sections() -> dict[str, str]:
         "skipped": render.skipped(),
         "stopped": render.stopped(),
         "subagents_stopped": render.subagents_stopped(["mail", 'fl"ights']),
+        "sent": render.sent(
+            now=datetime(2026, 3, 1, 12, 0, tzinfo=UTC), by='the reminder “"Tea" at <5>”'
+        ),
         "continue_cut": render.continue_cut(),
         "ask_again": render.ask_again(),
         "limit_reached": render.limit_reached(20),

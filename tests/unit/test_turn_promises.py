@@ -84,6 +84,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     now = [NOW]
     sessions = SessionLog(database, lambda: now[0])
     bus = MessageBus(database, lambda: now[0])
+    bus.on_outbound(lambda undelivered: None)  # as a gateway's deliveries do
     model = ScriptedModel()
     (tmp_path / "none").mkdir()
     loop = AgentLoop(

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from pydantic import Field
 
 from nanobot.core.errors import ToolError
-from nanobot.core.messages import OutboundMessage, session_key
+from nanobot.core.messages import Cause, OutboundMessage, session_key
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 
 TERMINAL = "cli"
+QUEUED = "Queued, to go out when `nanobot gateway` runs, which it does not now, for"
 
 
 class Outbox(Protocol):
-    """What the tool needs of the bus: what ``queue`` returned from is on the disk."""
+    """What the tool needs of the bus: what ``queue`` returned from is on the disk.
+
+    ``delivers``: this process delivers what is queued, so that it need not wait for another.
+    """
+
+    @property
+    def delivers(self) -> bool: ...
 
     async def queue(self, *outbounds: OutboundMessage) -> tuple[OutboundMessage, ...]: ...
 
@@ -69,17 +77,22 @@ class Message(Tool[MessageArguments]):
             session=context.session_key if here else session_key(channel, chat_id),
             inbound_id=context.inbound_id,
         )
+        if not here or context.profile != "chat":
+            by = f"another conversation ({context.origin})"
+            cause = Cause(by, str(context.principal), args.content, context.trust)
+            outbound = replace(outbound, cause=cause)
         await self._outbox.queue(outbound)
+        done = "Sent to" if self._outbox.delivers else QUEUED
         if here:
             return ToolOutput(
-                "Sent to this chat; do not repeat it in your final answer, which may be empty.",
+                f"{done} this chat; do not repeat it in your final answer, which may be empty.",
                 delivered=args.content,
             )
-        return ToolOutput(f"Sent to {channel} {chat_id}.")
+        return ToolOutput(f"{done} {channel} {chat_id}.")
 
     async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
         if await self._outbox.holds(_outbound_id(inbound_id, call_id)):
-            return "Sent, just before a restart."
+            return f"{'Sent' if self._outbox.delivers else 'Queued'}, just before a restart."
         return "Not sent: a restart came first. Send it again if it is still wanted."
 
     def _names(self) -> str:
