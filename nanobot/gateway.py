@@ -141,6 +141,7 @@ def _housekeeper(app: App) -> Housekeeper:
         folders={
             home.media: timedelta(days=config.retention.media_days),
             home.spill: timedelta(days=config.retention.spill_days),
+            home.tmp: timedelta(days=config.retention.spill_days),
         },
         tell=tell,
     )

@@ -82,6 +82,11 @@ class Home:
         return self.root / "cache"
 
     @property
+    def tmp(self) -> Path:
+        """What tools and sandboxed commands have as /tmp."""
+        return self.cache / "tmp"
+
+    @property
     def plugins(self) -> Path:
         return self.root / "plugins"
 

@@ -154,6 +154,14 @@ async def test_required_means_required_at_the_owners_terminal_too(tmp_path: Path
         await bench.run(tool_turn(bench.workspace, attended=True), command="true")
 
 
+async def test_a_restricted_command_does_not_run_without_a_sandbox(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "home", mode=SandboxMode.AUTO, path="/nowhere", restrict=True)
+
+    with pytest.raises(ToolError, match=r"with tools\.restrictToWorkspace nowhere"):
+        await bench.run(tool_turn(bench.workspace, attended=True), command="touch ran")
+    assert not (bench.workspace / "ran").exists()
+
+
 async def test_at_the_owners_terminal_it_runs_with_one_warning_a_session(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "home", mode=SandboxMode.AUTO, path="/nowhere")
     events: list[Event] = []

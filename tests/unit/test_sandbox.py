@@ -500,8 +500,11 @@ async def test_commands_speak_utf8_whatever_the_locale_of_the_daemon(
 
 @needs_sandbox
 async def test_the_search_path_names_only_what_is_there_inside(workspace: Path) -> None:
-    sandbox = sandbox_of(
-        environ={"PATH": f"{Path.home()}/.local/bin:{workspace}/bin:/usr/bin:relative"}
+    user_home = workspace.parent / "user"
+    sandbox = Sandbox(
+        SandboxPolicy(),
+        environ={"PATH": f"{user_home}/.local/bin:{workspace}/bin:/usr/bin:relative"},
+        user_home=user_home,
     )
 
     environment = sandbox.environment(DiskView((workspace,)), {})
@@ -696,11 +699,11 @@ async def test_nobody_is_root_inside(runner: CommandRunner, workspace: Path) -> 
 
 
 @needs_sandbox
-async def test_further_readable_places_can_be_set(workspace: Path) -> None:
+async def test_further_folders_of_programs_can_be_set(workspace: Path) -> None:
     tools = workspace.parent / "tools"
     tools.mkdir()
     (tools / "note").write_text("hello")
-    runner = CommandRunner(sandbox_of(SandboxPolicy(readable=(tools,))))
+    runner = CommandRunner(sandbox_of(SandboxPolicy(path_append=(tools,))))
 
     assert await printed(runner, f"cat {tools}/note; touch {tools}/x 2>&1 | wc -l", workspace) == (
         "hello1"
