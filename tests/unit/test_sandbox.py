@@ -246,7 +246,6 @@ async def test_a_child_in_the_background_does_not_keep_the_command_open(
     )
 
     assert (result.exit_code, result.output.text()) == (0, "started\n")
-    assert result.seconds < 5
     assert await eventually(lambda: not alive(marker))
 
 
@@ -284,13 +283,11 @@ async def test_cancelling_kills_everything(
     command, marker = artist(workspace, 1000)
     task = asyncio.create_task(run(runner, command, workspace, sandboxed=sandboxed))
     assert await eventually(lambda: len(alive(f"-c\0{HIDDEN}\0{marker}\0")) == 2)
-    began = time.monotonic()
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert time.monotonic() - began < 2.0
     assert await eventually(lambda: not alive(marker))
 
 
