@@ -58,7 +58,7 @@ from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.refusals import Refusals
 from nanobot.providers.tls import TLS
 from nanobot.safety.commands import CommandRunner
-from nanobot.safety.paths import PathResolver
+from nanobot.safety.paths import DiskView, PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
 from nanobot.session.digests import Digests
@@ -161,6 +161,8 @@ async def open_app(
     config = loaded.config
     defaults = config.agents.defaults
     workspace = loaded.workspace
+    sandbox = sandbox_of(config, environ)
+    probing = asyncio.get_running_loop().run_in_executor(None, sandbox.is_used)
     home.private(home.root)
     if not workspace.exists():
         seed(workspace, workspace_templates_dir())
@@ -188,7 +190,9 @@ async def open_app(
         memory = MemoryStore(
             home, workspace, clock, file_cap=config.agents.defaults.bootstrap_file_chars
         )
-        skills = load_skills(config, workspace, home, environ, clock, off=switches.off)
+        skills = load_skills(
+            config, workspace, home, environ, clock, off=switches.off, sandbox=sandbox
+        )
 
         def noted(context: ToolContext, path: Path) -> None:
             switches.note_write(context, path)
@@ -199,8 +203,9 @@ async def open_app(
             restrict=config.tools.restrict_to_workspace,
             skills=lambda context: skills.snapshot().readable,
             noted=noted,
+            own_tmp=sandbox.is_used,
         )
-        runner = CommandRunner(_sandbox(config, environ))
+        runner = CommandRunner(sandbox)
         background = BackgroundProcesses(runner, lasting=lasting)
         pictures = Pictures(home)
         search = config.tools.web.search
@@ -235,6 +240,7 @@ async def open_app(
         )
         taken = [tool.name for tool in built_in]
         plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
+        await probing  # so that no turn waits for it
         tools = ToolRegistry(
             (*built_in, *plugins.tools), mask=redactor.mask, timeout_s=defaults.tool_timeout_s
         )
@@ -390,8 +396,13 @@ def load_skills(
     clock: Clock,
     *,
     off: OffSource,
+    sandbox: Sandbox,
 ) -> SkillsLoader:
-    """The loader of a home's skills, as turns and ``nanobot skills`` see them."""
+    """The loader of a home's skills, as turns and ``nanobot skills`` see them.
+
+    A program is there if commands find it.
+    """
+    view = DiskView((workspace,), restricted=config.tools.restrict_to_workspace)
     entries = {
         name: SkillOverride(
             enabled=entry.enabled,
@@ -409,6 +420,7 @@ def load_skills(
         allow_bundled=config.skills.allow_bundled,
         config=config.model_dump(by_alias=True) if entries else {},
         environ=environ,
+        which=lambda program: sandbox.which(program, view),
         watch=config.skills.load.watch,
         reserved_commands=RESERVED,
         off=off,
@@ -416,8 +428,9 @@ def load_skills(
     )
 
 
-def _sandbox(config: Config, environ: Mapping[str, str]) -> Sandbox:
+def sandbox_of(config: Config, environ: Mapping[str, str]) -> Sandbox:
+    """The sandbox of the commands that a config's models run."""
     settings = config.tools.exec
     network = SandboxNetwork.ON if settings.network == "on" else SandboxNetwork.OFF
-    policy = SandboxPolicy(mode=SandboxMode(settings.sandbox), network=network)
+    policy = SandboxPolicy(SandboxMode(settings.sandbox), network, settings.path_append)
     return Sandbox(policy, environ=environ, user_home=Path.home())

@@ -143,6 +143,7 @@ def _housekeeper(app: App) -> Housekeeper:
         folders={
             home.media: timedelta(days=config.retention.media_days),
             home.spill: timedelta(days=config.retention.spill_days),
+            home.tmp: timedelta(days=config.retention.spill_days),
         },
         served=enabled_channels(config.channels),
         tell=partial(_tell, app),

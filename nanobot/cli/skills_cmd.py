@@ -358,7 +358,7 @@ class _Desk:
         return SkillSwitches(home.skills_off, self.loaded.workspace, _now, extra_dirs=extra)
 
     def snapshot(self) -> SkillsSnapshot:
-        from nanobot.app import load_skills
+        from nanobot.app import load_skills, sandbox_of
 
         return load_skills(
             self.loaded.config,
@@ -367,6 +367,7 @@ class _Desk:
             self.cli.environ,
             _now,
             off=self.switches().off,
+            sandbox=sandbox_of(self.loaded.config, self.cli.environ),
         ).snapshot()
 
     def lock(self) -> SkillLock:

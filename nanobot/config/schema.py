@@ -527,6 +527,9 @@ class ExecConfig(Section):
         default="on",
         description="Network of a command: as it is, through the checking proxy, or none.",
     )
+    path_append: tuple[Directory, ...] = Field(
+        default=(), description="Further folders of programs, last on the PATH of commands."
+    )
 
 
 class ToolsConfig(Section):
@@ -535,7 +538,8 @@ class ToolsConfig(Section):
     web: WebConfig = Field(default_factory=WebConfig)
     exec: ExecConfig = Field(default_factory=ExecConfig)
     restrict_to_workspace: bool = Field(
-        default=False, description="Keep file tools and commands inside the workspace."
+        default=False,
+        description="Keep file tools, and commands in their sandbox, in the workspace and /tmp.",
     )
     approval: dict[str, Literal["allow", "ask", "deny"]] = Field(
         default_factory=dict,

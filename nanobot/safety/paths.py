@@ -32,6 +32,9 @@ _PRIVATE = (
     *("skills-off.json*", "skills.lock.json*"),
     *("cron", "run", "logs", "cache", "media", "spill", "plugins", "memory-versions"),
 )
+_TMP = (Path("/tmp"), Path("/var/tmp"))
+_LINKS = 40  # as many as Linux follows
+_WRITTEN = 100  # files that are remembered
 # Reading /proc/self/environ would give away the daemon's keys, and devices may block or act.
 _NOT_FILES = (Path("/proc"), Path("/dev"))
 
@@ -48,12 +51,19 @@ class DiskView:
     """What the commands of one turn see of the disk besides the system; existing paths.
 
     ``writable`` and ``readable`` are mounted, ``hidden`` is taken out of them. Where one lies in
-    another the inner one rules.
+    another the inner one rules. ``tmp`` is mounted as /tmp; None: each command has one of its own.
+    ``restricted``: of the system only what the distribution and its package managers install.
     """
 
     writable: tuple[Path, ...]
     readable: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
+    tmp: Path | None = None
+    restricted: bool = False
+
+    def inside(self, path: Path) -> Path:
+        """The path at which a command finds the real ``path``."""
+        return _inside(path, self.tmp)
 
 
 class PathResolver:
@@ -61,8 +71,12 @@ class PathResolver:
 
     Everything in nanobot's home is private (configuration, tokens, sessions, logs) except the
     workspace; shared skills and the session's own spilled results and media can be read. With
-    ``restrict`` nothing outside the workspace can be touched, but the skills' folders, spilled
-    results and media can still be read.
+    ``restrict`` nothing outside the workspace and /tmp can be touched, but the skills' folders,
+    spilled results and media can still be read.
+
+    ``own_tmp`` says whether commands run in a sandbox. Then /tmp is a folder of the home, for
+    commands (mounted) and for file tools (translated) alike, and what file tools write elsewhere
+    is shown to commands from then on.
     """
 
     def __init__(
@@ -72,17 +86,21 @@ class PathResolver:
         restrict: bool,
         skills: SkillFolders | None = None,
         noted: WriteNoted = lambda context, path: None,
+        own_tmp: Callable[[], bool] = lambda: False,
     ) -> None:
         self._home = home
         self._restrict = restrict
         self._skills = skills
         self._noted = noted
+        self._own_tmp = own_tmp
+        self._written: dict[Path, None] = {}
 
     def for_context(self, context: ToolContext) -> Paths:
         """The paths that the tools of this turn may touch."""
         configured = _absolute(context.workspace)
         workspace = _real(configured)
         home = _real(self._home.root)
+        tmp = _real(self._home.private(self._home.tmp)) if self._own_tmp() else None
         skills = () if self._skills is None else tuple(self._skills(context))
         roots = (
             *(folder for folder in skills if not _within(_absolute(folder), configured)),
@@ -101,8 +119,20 @@ class PathResolver:
             skill_files=tuple(_real(folder) / "SKILL.md" for folder in skills),
             restrict=self._restrict,
             skills_only=not context.principal.is_owner,
-            noted=lambda path: self._noted(context, path),
+            noted=lambda path: self._note(context, path),
+            tmp=tmp,
+            written=tuple(
+                path
+                for path in tuple(self._written)
+                if not _within(path, home) and not _within(path, workspace)
+            ),
         )
+
+    def _note(self, context: ToolContext, path: Path) -> None:
+        self._noted(context, path)
+        self._written[path] = self._written.pop(path, None)
+        if len(self._written) > _WRITTEN:
+            del self._written[next(iter(self._written))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +142,8 @@ class Paths:
     That one is the workspace as the prompt names it, which may be a symbolic link.
     ``foreign`` is where files lie that others made.
     ``skills_only``: a guest, who reads the ``skill_files`` and nothing else. ``noted`` is told of
-    each path before it is written.
+    each path before it is written. ``tmp`` is what /tmp means, None: the machine's. ``written``
+    are the files outside home and workspace that file tools wrote lately.
     """
 
     workspace: Path
@@ -124,6 +155,8 @@ class Paths:
     restrict: bool
     skills_only: bool
     noted: Callable[[Path], None] = lambda path: None
+    tmp: Path | None = None
+    written: tuple[Path, ...] = ()
 
     def resolve(self, text: str, access: Access = Access.READ) -> Path:
         """The real path that ``text`` means, if ``access`` to it is allowed; raises ToolError.
@@ -135,13 +168,15 @@ class Paths:
             raise ToolError("The path contains a NUL character; no file has such a name.")
         if not text.strip():
             raise ToolError("The path is empty; use '.' for the workspace.")
-        path = _real(self.workspace / os.path.expanduser(text))  # noqa: PTH111
+        path = self._in_tmp(_real(self.workspace / os.path.expanduser(text)))  # noqa: PTH111
         self._check(path, text, access)
         return path
 
     def show(self, path: Path) -> str:
         """How ``path`` is named to the model: relative within the workspace, else absolute."""
-        return str(path.relative_to(self.workspace)) if _within(path, self.workspace) else str(path)
+        if _within(path, self.workspace):
+            return str(path.relative_to(self.workspace))
+        return str(_inside(path, self.tmp))
 
     def is_private(self, path: Path) -> bool:
         """Whether the real ``path`` is nanobot's own."""
@@ -161,8 +196,14 @@ class Paths:
         history = (self.history_file,) if self.history_file.is_file() else ()
         return DiskView(
             writable=tuple(dict.fromkeys((self.workspace, self.configured_workspace))),
-            readable=(*(root for root in self.readable if root.exists()), *history),
+            readable=(
+                *(root for root in self.readable if root.exists()),
+                *history,
+                *(path for path in self.written if os.path.isfile(path)),  # noqa: PTH113
+            ),
             hidden=self.hidden(),
+            tmp=self.tmp,
+            restricted=self.restrict,
         )
 
     @property
@@ -231,6 +272,27 @@ class Paths:
         except OSError as error:
             raise ToolError(f"{name}: {_reason(error)}.") from error
 
+    def _in_tmp(self, path: Path) -> Path:
+        """The real path of a file in /tmp as tools have it; any other path as it is.
+
+        Of a name that both have, the assistant's own /tmp wins. Unless restricted, what only the
+        machine's /tmp has is found there, and so is a new file in a folder that only it has.
+        """
+        for _ in range(_LINKS):
+            root = next((root for root in _TMP if _within(path, root)), None)
+            known = (self.workspace, self.home, *self.readable)
+            if self.tmp is None or root is None or any(_within(path, place) for place in known):
+                return path
+            own = self.tmp / path.relative_to(root)
+            if not self.restrict and not os.path.lexists(own):
+                depth = _existing_parts(path, root)
+                if depth and depth >= _existing_parts(own, self.tmp):
+                    return path
+            path = _real(own)  # a link that a command made may lead anywhere, into /tmp again too
+            if _within(path, self.tmp):
+                return path
+        raise ToolError(f"{path}: {os.strerror(errno.ELOOP)}.")
+
     def _check(self, path: Path, text: str, access: Access) -> None:
         if self.skills_only and (access is Access.WRITE or path not in self.skill_files):
             raise ToolError("Only the owner's turns may use files; a guest's may read SKILL.md.")
@@ -240,12 +302,13 @@ class Paths:
             )
         if access is Access.READ and any(_within(path, root) for root in self.readable):
             return
-        if self.is_private(path):
+        in_tmp = self.tmp is not None and _within(path, self.tmp)
+        if not in_tmp and self.is_private(path):
             raise ToolError(
                 f"{text} belongs to nanobot itself (configuration, keys, sessions); "
                 "no tool may read or write it."
             )
-        if self.restrict and not _within(path, self.workspace):
+        if self.restrict and not in_tmp and not _within(path, self.workspace):
             raise ToolError(
                 f"{text} is outside the workspace {self.workspace}, "
                 "and tools are restricted to the workspace."
@@ -295,6 +358,19 @@ def _real(path: Path) -> Path:
 
 def _within(path: Path, root: Path) -> bool:
     return path == root or root in path.parents
+
+
+def _inside(path: Path, tmp: Path | None) -> Path:
+    if tmp is None or not _within(path, tmp):
+        return path
+    return _TMP[0] / path.relative_to(tmp)
+
+
+def _existing_parts(path: Path, root: Path) -> int:
+    """How many names below ``root`` exist on the way to ``path``."""
+    while path != root and not os.path.lexists(path):
+        path = path.parent
+    return len(path.parts) - len(root.parts)
 
 
 def _lies_in_same(path: Path, root: Path) -> bool:

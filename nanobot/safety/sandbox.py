@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,16 +19,24 @@ from pathlib import Path
 
 from nanobot.core.errors import ToolError
 from nanobot.safety.paths import DiskView
-from nanobot.safety.process import OutputBuffer, ProcessTree
 
 # What programs need to run, and nothing that is anybody's: no /home, /root, /var, /srv, /mnt.
 _SYSTEM = (
-    *(Path("/usr"), Path("/bin"), Path("/sbin"), Path("/etc"), Path("/opt")),
+    *(Path("/usr"), Path("/bin"), Path("/sbin"), Path("/etc")),
     *(Path("/lib"), Path("/lib32"), Path("/lib64"), Path("/libx32")),
     *(Path("/nix"), Path("/gnu/store"), Path("/run/current-system"), Path("/snap")),
     Path("/home/linuxbrew/.linuxbrew"),
 )
+# Programs that somebody put there by hand, with their data: not under tools.restrictToWorkspace.
+_ADDED = (Path("/opt"),)
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The user's own programs, below their home, and what the links in these folders lead to.
+_USERS_PATH = (".local/bin", "go/bin", ".linuxbrew/bin")
+_USERS_PROGRAMS = (
+    *(".local/bin", "go/bin", ".linuxbrew", ".local/share/uv/tools", ".local/share/uv/python"),
+    *(".local/share/pipx", ".local/pipx"),
+)
+_BREW_PATH = (Path("/home/linuxbrew/.linuxbrew/bin"), Path("/home/linuxbrew/.linuxbrew/sbin"))
 _PROBE_LIMIT_S = 3.0
 _PROBE_ANSWER = "sandboxed"
 
@@ -66,11 +77,11 @@ class SandboxNetwork(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxPolicy:
-    """What the owner has set; ``readable`` are further places that commands may read."""
+    """What the owner has set; ``path_append`` are further folders of programs."""
 
     mode: SandboxMode = SandboxMode.AUTO
     network: SandboxNetwork = SandboxNetwork.ON
-    readable: tuple[Path, ...] = ()
+    path_append: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +96,7 @@ class Sandbox:
     """Builds the command lines and environments of sandboxed commands.
 
     ``environ`` is the daemon's environment, of which little is passed on; ``user_home`` is
-    hidden.
+    hidden, but for the programs in it.
     """
 
     def __init__(
@@ -94,48 +105,62 @@ class Sandbox:
         self.policy = policy
         self._environ = environ
         self._user_home = user_home
-        self._probing = asyncio.Lock()
+        self._probing = threading.Lock()
         self._probe: Probe | None = None
 
     async def probe(self) -> Probe:
         """Run one real command in the sandbox (once; the outcome is kept)."""
-        async with self._probing:
-            if self._probe is None:
-                self._probe = await self._try()
-            return self._probe
+        return await asyncio.to_thread(self._probed)
+
+    def is_used(self) -> bool:
+        """Whether commands run in it; waits for the probe if that was not made yet."""
+        return self.policy.mode is not SandboxMode.OFF and self._probed().works
+
+    def which(self, program: str, view: DiskView) -> str | None:
+        """Where a command finds ``program``, such that it can run there; None if nowhere."""
+        if not self.is_used():
+            return shutil.which(program, path=self.open_environment({})["PATH"])
+        is_seen = self._sight(view)
+        for folder in self.environment(view, {})["PATH"].split(os.pathsep):
+            found = shutil.which(program, path=folder)
+            if found and all(map(is_seen, _needed(Path(found)))):
+                return found
+        return None
 
     def wrap(self, argv: Sequence[str], *, view: DiskView, cwd: Path) -> list[str]:
         """The command line that runs ``argv`` inside, in ``cwd``; raises ToolError.
 
-        The new root holds the system read-only, an empty /tmp, a minimal /dev, the processes of
+        The new root holds the system read-only, the view's /tmp, a minimal /dev, the processes of
         this command alone, and the view. The user's home and nanobot's are not there at all, but
         for what the view shows of them.
         """
         if Path("/") in view.writable:
             raise ToolError("The workspace is the whole disk; no sandbox can be put round it.")
-        if not self._sees(view, cwd):
+        if not self._sight(view)(cwd):
             raise ToolError(f"{cwd} cannot be seen from the sandbox that commands run in.")
         return [
             self._program() or "bwrap",
             *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
             *(["--share-net"] if self.policy.network is SandboxNetwork.ON else []),
-            *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", "/var"),
+            *("--proc", "/proc", "--dev", "/dev", "--dir", "/var"),
+            *(("--bind", str(view.tmp), "/tmp") if view.tmp else ("--tmpfs", "/tmp")),
             *("--symlink", "../tmp", "/var/tmp"),
             *_resolver_mount(),
             *(word for mount in self._mounts(view) for word in mount),
-            *("--remount-ro", "/", "--chdir", str(cwd), "--", *argv),
+            *("--remount-ro", "/", "--chdir", str(view.inside(cwd)), "--", *argv),
         ]
 
     def environment(self, view: DiskView, extra: Mapping[str, str]) -> dict[str, str]:
         """The whole environment of a sandboxed command; ``extra`` is the turn's own."""
         home = view.writable[0]
+        is_seen = self._sight(view)
 
         def seen(path: str) -> bool:
-            return path.startswith("/") and self._sees(view, Path(path))
+            return path.startswith("/") and is_seen(Path(path))
 
         return {
             **_allowed(self._environ, seen),
-            "PATH": _search_path(self._environ, seen),
+            "PATH": self._search_path(seen),
             "HOME": str(home),
             "TMPDIR": "/tmp",
             "SHELL": shell(),
@@ -150,7 +175,7 @@ class Sandbox:
 
         return {
             **_allowed(self._environ, seen),
-            "PATH": _search_path(self._environ, seen),
+            "PATH": self._search_path(seen),
             "HOME": str(self._user_home),
             "TMPDIR": self._environ.get("TMPDIR", "/tmp"),
             "SHELL": shell(),
@@ -160,7 +185,7 @@ class Sandbox:
     def _mounts(self, view: DiskView) -> Iterator[tuple[str, ...]]:
         """Mount options, outer places first, so that the inner ones lie on top."""
         mounts: dict[Path, tuple[str, ...]] = {}
-        for path in filter(os.path.lexists, _SYSTEM):
+        for path in filter(os.path.lexists, _system(view)):
             if path.is_symlink():
                 mounts[path] = ("--symlink", str(path.readlink()), str(path))
             else:
@@ -168,66 +193,112 @@ class Sandbox:
         for path in _not_for_strangers():
             if path.exists():
                 mounts[path] = _hiding(path)
-        for path in self.policy.readable:
-            mounts[path] = ("--ro-bind-try", str(path), str(path))
-        shown = (*_SYSTEM, *self.policy.readable, *view.writable)
+        shown = (*_system(view), *view.writable)
         for path in (self._user_home, *view.hidden):
             if path.exists() and any(root in path.parents for root in shown):
                 mounts[path] = _hiding(path)
-        for path in view.readable:
-            mounts[path] = ("--ro-bind", str(path), str(path))
+        for path in (*self._programs(), *view.readable):
+            mounts[path] = ("--ro-bind-try", str(path), str(path))
         for path in view.writable:
             mounts[path] = ("--bind", str(path), str(path))
         yield from (mounts[path] for path in sorted(mounts, key=lambda path: len(path.parts)))
 
-    def _sees(self, view: DiskView, path: Path) -> bool:
-        """Whether ``path`` is there inside: the innermost of the places it lies in decides."""
-        shown = {*_SYSTEM, *self.policy.readable, *view.readable, *view.writable}
+    def _sight(self, view: DiskView) -> Callable[[Path], bool]:
+        """Tells of a path whether it is there inside: the innermost place it lies in decides."""
+        tmp = () if view.tmp is None else (view.tmp,)
+        shown = {*_system(view), *self._programs(), *view.readable, *view.writable, *tmp}
         hidden = {self._user_home, *view.hidden} - shown
-        for place in (path, *path.parents):
-            if place in shown:
-                return True
-            if place in hidden:
-                return False
-        return False
+
+        def is_seen(path: Path) -> bool:
+            places = (path, *path.parents)
+            return next((place in shown for place in places if place in shown | hidden), False)
+
+        return is_seen
+
+    def _programs(self) -> Iterator[Path]:
+        """Folders of programs besides the system's; of a link its target as well."""
+        home = (self._user_home / name for name in _USERS_PROGRAMS)
+        for path in (*home, *self.policy.path_append):
+            if _is_folder(path):
+                yield from dict.fromkeys((path, Path(os.path.realpath(path))))
+
+    def _search_path(self, seen: Callable[[str], bool]) -> str:
+        """The PATH of commands: the daemon's as far as it is seen, then where programs usually are.
+
+        With the user's own places and those that are set, as far as they exist.
+        """
+        places = (*_BREW_PATH, *(self._user_home / name for name in _USERS_PATH))
+        entries = (
+            *self._environ.get("PATH", "").split(os.pathsep),
+            *_DEFAULT_PATH.split(os.pathsep),
+            *(str(path) for path in (*places, *self.policy.path_append) if _is_folder(path)),
+        )
+        return os.pathsep.join(
+            dict.fromkeys(entry for entry in entries if entry.startswith("/") and seen(entry))
+        )
 
     def _program(self) -> str | None:
         return shutil.which("bwrap", path=self._environ.get("PATH", _DEFAULT_PATH))
 
-    async def _try(self) -> Probe:
+    def _probed(self) -> Probe:
+        with self._probing:
+            if self._probe is None:
+                self._probe = self._try()
+            return self._probe
+
+    def _try(self) -> Probe:
         if sys.platform != "linux":
             return Probe(False, "bubblewrap exists on Linux only")
         if self._program() is None:
             return Probe(False, "bubblewrap (bwrap) is not installed")
-        await asyncio.to_thread(_not_for_strangers)  # walks /etc, once
         with tempfile.TemporaryDirectory(prefix="nanobot-probe-") as directory:
             place = Path(directory).resolve()
             view = DiskView(writable=(place,))
             script = f"cat /proc/self/stat >here && echo {_PROBE_ANSWER}"
-            tree = ProcessTree.start(
-                self.wrap(["/bin/sh", "-c", script], view=view, cwd=place),
-                cwd="/",
-                environment=self.environment(view, {}),
-                buffer=OutputBuffer(1000, 0),
-                contained=True,
-            )
             try:
-                async with asyncio.timeout(_PROBE_LIMIT_S):
-                    await tree.wait()
-            except TimeoutError:
+                tried = subprocess.run(
+                    self.wrap(["/bin/sh", "-c", script], view=view, cwd=place),
+                    cwd="/",
+                    env=self.environment(view, {}),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    timeout=_PROBE_LIMIT_S,
+                    check=False,
+                    start_new_session=True,
+                )
+            except subprocess.TimeoutExpired:
                 return Probe(False, f"bubblewrap did not answer within {_PROBE_LIMIT_S:g} s")
-            finally:
-                await tree.close()
-        said = tree.captured().text().strip()
-        if tree.exit_code == 0 and said == _PROBE_ANSWER:
+            except OSError as error:
+                return Probe(False, f"bubblewrap cannot be started: {error.strerror}")
+        said = tried.stdout.decode("utf-8", "replace").strip()[:1000]
+        if tried.returncode == 0 and said == _PROBE_ANSWER:
             return Probe(True)
-        return Probe(False, said or f"bubblewrap ended with code {tree.exit_code}")
+        return Probe(False, said or f"bubblewrap ended with code {tried.returncode}")
 
 
 @cache
 def shell() -> str:
     """The shell that runs commands: bash where there is one."""
     return next((path for path in ("/bin/bash", "/usr/bin/bash") if Path(path).exists()), "/bin/sh")
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - Path's raises where a folder is closed to us
+
+
+def _system(view: DiskView) -> tuple[Path, ...]:
+    return _SYSTEM if view.restricted else _SYSTEM + _ADDED
+
+
+def _needed(program: Path) -> Iterator[Path]:
+    """The files that starting ``program`` takes: what links lead to, and a script's interpreter."""
+    real = Path(os.path.realpath(program))
+    yield real
+    with contextlib.suppress(OSError), real.open("rb") as file:
+        first = file.readline(256).decode("utf-8", "replace")
+        if first.startswith("#!/") and (words := first[2:].split()):
+            yield Path(os.path.realpath(words[0]))
 
 
 def _hiding(path: Path) -> tuple[str, ...]:
@@ -240,16 +311,20 @@ def _hiding(path: Path) -> tuple[str, ...]:
 def _not_for_strangers() -> tuple[Path, ...]:
     """What in /etc is not everybody's: keys and password hashes, readable to us only as root."""
     found: list[Path] = []
-    for directory, directories, files in os.walk("/etc"):
-        for name in (*directories, *files):
-            path = Path(directory, name)
-            try:
-                mode = path.lstat().st_mode
-            except OSError:
-                continue
-            if not stat.S_ISLNK(mode) and not mode & stat.S_IROTH and os.access(path, os.R_OK):
-                found.append(path)
-        directories[:] = [name for name in directories if Path(directory, name) not in found]
+    folders = ["/etc"]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                listed = [entry for entry in entries if not entry.is_symlink()]
+        except OSError:
+            continue
+        for entry in listed:
+            with contextlib.suppress(OSError):  # gone meanwhile
+                is_public = entry.stat(follow_symlinks=False).st_mode & stat.S_IROTH
+                if not is_public and os.access(entry.path, os.R_OK):
+                    found.append(Path(entry.path))
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
     return tuple(found)
 
 
@@ -278,11 +353,3 @@ def _allowed(environ: Mapping[str, str], seen: Callable[[str], bool]) -> dict[st
         allowed.pop("LC_ALL", None)
         allowed["LC_CTYPE"] = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
     return allowed
-
-
-def _search_path(environ: Mapping[str, str], seen: Callable[[str], bool]) -> str:
-    """The user's PATH as far as it can be seen, then the usual places."""
-    entries = [*environ.get("PATH", "").split(os.pathsep), *_DEFAULT_PATH.split(":")]
-    return os.pathsep.join(
-        dict.fromkeys(entry for entry in entries if entry.startswith("/") and seen(entry))
-    )

@@ -86,17 +86,19 @@ def quarantine(path: Path) -> Path:
 def remove_older(folder: Path, before: float) -> int:
     """Remove the files under ``folder`` last written before that time, and folders left empty.
 
-    Links are never followed. What cannot be removed stays. Returns how many files went.
+    Links are never followed, also not where one takes the place of a folder meanwhile. What
+    cannot be removed stays. Returns how many files went.
     """
     removed = 0
-    for root, folders, files in os.walk(folder, topdown=False):
+    if not folder.is_dir():
+        return removed
+    for _, folders, files, place in os.fwalk(folder.resolve(), topdown=False):
         for name in files:
-            path = Path(root, name)
             with contextlib.suppress(OSError):
-                if path.lstat().st_mtime < before:
-                    path.unlink()
+                if os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime < before:
+                    os.unlink(name, dir_fd=place)
                     removed += 1
         for name in folders:
             with contextlib.suppress(OSError):  # not empty, or a link
-                Path(root, name).rmdir()
+                os.rmdir(name, dir_fd=place)
     return removed

@@ -87,6 +87,11 @@ class Home:
         return self.cache / "refusals.json"
 
     @property
+    def tmp(self) -> Path:
+        """What tools and sandboxed commands have as /tmp."""
+        return self.cache / "tmp"
+
+    @property
     def plugins(self) -> Path:
         return self.root / "plugins"
 

@@ -116,7 +116,7 @@ def test_stop_ends_what_its_turn_started_in_the_background(
     telegram.api.inject("/stop", chat_id=OWNER)
     telegram.api.wait_for_sent(1, OWNER)
 
-    eventually(lambda: alive(marker) == [], "the end of the processes", timeout=1)
+    eventually(lambda: alive(marker) == [], "the end of the processes")
     assert telegram.texts() == ["Stopped."]
 
 

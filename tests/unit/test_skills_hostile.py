@@ -9,7 +9,6 @@ import socket
 import subprocess
 import tarfile
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -175,14 +174,11 @@ def test_a_registry_that_drips_is_given_up_at_the_deadline() -> None:
             connection.sendall(b"X-More: and more\r\n")
 
     with speaking(drip) as url, Registry(url, deadline_s=0.5) as registry:
-        began = time.monotonic()
-
         with pytest.raises(RegistryError, match="does not answer in time"):
             registry.latest("tidy")
 
-        took = time.monotonic() - began
+        assert not over.is_set()
         over.set()
-    assert took < 5
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from nanobot.core.identity import Trust
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.safety.commands import CommandResult, CommandRunner
 from nanobot.safety.hints import destruction_in
-from nanobot.safety.paths import PathResolver
+from nanobot.safety.paths import PathResolver, Paths
 from nanobot.safety.sandbox import SandboxMode
 
 LONGEST_S = 3600.0
@@ -36,7 +36,8 @@ class Exec(Tool[ExecArguments]):
 
     name = "exec"
     description = (
-        "Run a bash command, without terminal or input. Only the workspace keeps what it writes; "
+        "Run a bash command, without terminal or input. In its sandbox ~ is the workspace, and "
+        "only that and /tmp keep what it writes; "
         "everything it started ends with it, unless it runs in the background (servers, tmux)."
     )
     effect = Effect.WRITE
@@ -69,7 +70,7 @@ class Exec(Tool[ExecArguments]):
                 f"Refused: the command {destroyed}. If the owner really wants that, they must "
                 "run it themselves."
             )
-        sandboxed, warning = await self._protection(context)
+        sandboxed, warning = await self._protection(context, paths)
         if args.background:
             process_id = self._background.start(
                 args.command,
@@ -96,10 +97,11 @@ class Exec(Tool[ExecArguments]):
     async def stopped(self, inbound_id: str) -> None:
         await self._background.kill_turn(inbound_id)
 
-    async def _protection(self, context: ToolContext) -> tuple[bool, str]:
+    async def _protection(self, context: ToolContext, paths: Paths) -> tuple[bool, str]:
         """Whether to use the sandbox, and what is to be said of it; raises ToolError.
 
-        Without one, only somebody who sits at the terminal can see and stop what happens.
+        Without one, only somebody who sits at the terminal can see and stop what happens, and
+        nothing keeps a command in the workspace.
         """
         mode = self._runner.sandbox.policy.mode
         if mode is SandboxMode.OFF:
@@ -107,11 +109,12 @@ class Exec(Tool[ExecArguments]):
         probe = await self._runner.sandbox.probe()
         if probe.works:
             return True, ""
-        if mode is SandboxMode.AUTO and context.attended:
+        if mode is SandboxMode.AUTO and context.attended and not paths.restrict:
             return False, self._warned_once(context, probe.reason)
         raise ToolError(
             f"Refused: no sandbox works on this machine ({probe.reason}), and without one "
-            "commands run only at the owner's own terminal. The owner can run `nanobot doctor`, "
+            "commands run only at the owner's own terminal, and with "
+            "tools.restrictToWorkspace nowhere. The owner can run `nanobot doctor`, "
             "or set tools.exec.sandbox to off."
         )
 
