@@ -390,8 +390,7 @@ class TelegramConfig(Section):
     token: Secret = Field(default=SecretStr(""), description="Bot token from @BotFather.")
     allow_from: tuple[Identity, ...] = Field(
         default=(),
-        description="Owners: numeric ids or `@name`. Empty: nobody but approved pairings; `*`: "
-        "everybody.",
+        description="Owners: numeric ids or `@name`. Empty: nobody; `*`: everybody.",
     )
     proxy: OptionalProxy = Field(default=None, description="Proxy for the Bot API.")
     api_base: OptionalAddress = Field(
@@ -503,7 +502,8 @@ class ExecConfig(Section):
     )
     network: Literal["on", "proxy", "off"] = Field(
         default="on",
-        description="Network of a command: as it is, through the checking proxy, or none.",
+        description="Network of a command: as it is, or none; `proxy` is not there yet and "
+        "means none.",
     )
 
 
@@ -548,7 +548,7 @@ class SkillsLoadConfig(Section):
         default=True, description="See changed skills at the next turn; else the next session."
     )
     watch_debounce_ms: Whole = Field(
-        default=250, ge=0, description="Accepted and unused: changes are looked up, not watched."
+        default=250, ge=0, description="Changes are looked up, not watched."
     )
 
 
