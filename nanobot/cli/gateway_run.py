@@ -27,7 +27,7 @@ _POLL_S = 0.1
 
 def run(cli: CliContext, *, verbose: bool) -> None:
     """Serve until SIGTERM or Ctrl-C; raises GatewayError when another gateway has the home."""
-    loaded = load(cli)
+    loaded = load(cli, again=True)
     if loaded.gateway_problems:
         raise ConfigError("\n".join(loaded.gateway_problems))
     log_to_stderr(all_secrets(loaded.config), verbose=verbose)

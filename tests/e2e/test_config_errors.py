@@ -139,6 +139,49 @@ def test_a_key_that_would_protect_and_that_nothing_reads_refuses_to_start(
     assert "tools.approval.exec: nothing reads it, so it would protect nothing" in done.stderr
 
 
+def test_a_warning_is_said_once_for_a_config_except_by_what_looks_after_it(
+    nanobot: Nanobot, model: ModelServer
+) -> None:
+    config = model_config(model.url)
+    config["tools"] = {"mcpServers": {}}
+    nanobot.configure(config)
+    ignored = "this nanobot does not serve, and ignores: tools.mcpServers"
+
+    asked = [nanobot.run("agent", "-m", "hello") for _ in range(2)]
+    listed = nanobot.run("sessions", "list")
+    looked = [nanobot.run("status"), nanobot.run("channels", "status")]
+    checked = nanobot.run("config", "check")
+    config["tools"]["imagined"] = None
+    nanobot.configure(config)
+    changed = [nanobot.run("sessions", "list") for _ in range(2)]
+
+    assert [ignored in done.stderr for done in asked] == [True, False]
+    assert listed.stderr == ""
+    assert all(ignored in done.stderr for done in looked)
+    assert ignored in checked.stdout
+    assert ["tools.{mcpServers, imagined}" in done.stderr for done in changed] == [True, False]
+
+
+def test_a_warning_that_cannot_be_remembered_is_said_again(nanobot: Nanobot) -> None:
+    nanobot.configure({"tools": {"mcpServers": {}}})
+    (nanobot.home / "cache").write_bytes(b"no folder")
+
+    said = [nanobot.run("skills", "list").stderr for _ in range(2)]
+
+    assert "tools.mcpServers" in said[0]
+    assert said[0] == said[1]
+
+
+def test_onboard_says_a_warning_once(nanobot: Nanobot) -> None:
+    nanobot.configure({"tools": {"mcpServers": {}}})
+
+    key = ("--provider", "openai", "--api-key", "sk-fake-owner-key-0000")
+    done = nanobot.run("onboard", "--yes", *key, "--model", "fake-model", "--no-check")
+
+    assert "Added to" in done.stdout
+    assert done.stderr.count("tools.mcpServers") == 1
+
+
 def test_set_changes_one_key_and_keeps_the_rest(nanobot: Nanobot) -> None:
     nanobot.configure({"agents": {"defaults": {"maxTokens": 5}}, "gateway": {"port": 1}})
 
