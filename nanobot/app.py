@@ -69,11 +69,15 @@ from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.store.shipped import workspace_templates_dir
+from nanobot.takeover import take_over
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """The parts of one running home that a command line or a gateway talks to."""
+    """The parts of one running home that a command line or a gateway talks to.
+
+    ``notice``: what opening it did that its owner should know, "" for nothing.
+    """
 
     home: Home
     config: Config
@@ -97,6 +101,7 @@ class App:
     clock: Clock
     environ: Mapping[str, str]
     recall: Recall
+    notice: str
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -178,6 +183,10 @@ async def open_app(
             home.skills_off, workspace, clock, extra_dirs=config.skills.load.extra_dirs
         )
         memory = MemoryStore(home, workspace, clock)
+        transfer, job_file = SessionTransfer(database, clock), JobFile(home.cron_jobs)
+        notice = await take_over(
+            home, workspace, database, jobs=job_file, sessions=transfer, memory=memory
+        )
         skills = load_skills(config, workspace, home, environ, clock, off=switches.off)
 
         def noted(context: ToolContext, path: Path) -> None:
@@ -194,7 +203,7 @@ async def open_app(
         background = BackgroundProcesses(runner, lasting=lasting)
         pictures = Pictures(home)
         redactor = Redactor([*all_secrets(config), *registry.keys_in(environ)])
-        cron = CronService(JobFile(home.cron_jobs), database, bus, clock)
+        cron = CronService(job_file, database, bus, clock)
         heartbeat = HeartbeatService(
             config.gateway.heartbeat,
             workspace / "HEARTBEAT.md",
@@ -281,7 +290,7 @@ async def open_app(
             care=consolidator,
         )
         desk = Desk(
-            sessions=SessionTransfer(database, clock),
+            sessions=transfer,
             digests=digests,
             memory=memory,
             consolidator=consolidator,
@@ -312,6 +321,7 @@ async def open_app(
             clock=clock,
             environ=environ,
             recall=recall,
+            notice=notice,
         )
         try:
             yield app

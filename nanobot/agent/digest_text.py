@@ -68,7 +68,7 @@ class Part:
         for entry in self.said:
             limit = 300 if entry.kind is EntryKind.TOOL else RAW_CHARS
             text = one_line(_words(entry), limit)
-            line = f"{_stamp(entry.at)} Archived as it was, {self.session}, {_who(entry)}: {text}"
+            line = f"{stamp(entry.at)} Archived as it was, {self.session}, {_who(entry)}: {text}"
             paragraphs.append(marked(line, entry.trust))
         return "\n\n".join(paragraphs)
 
@@ -81,7 +81,7 @@ class Part:
         ]
         where = f"({self.session}, with guests) " if self.has_guest else ""
         return "\n\n".join(
-            f"{_stamp(at)} {where}{marked(event.text, trust)}"
+            f"{stamp(at)} {where}{marked(event.text, trust)}"
             for at, event, trust in sorted(timed, key=lambda item: item[0])
         )
 
@@ -105,7 +105,7 @@ def _shown(entries: Iterable[Entry]) -> str:
 
 def _line(entry: Entry) -> str:
     limit = RESULT_CHARS if entry.kind is EntryKind.TOOL else WORDS_CHARS
-    return f"{_stamp(entry.at)} {_who(entry)}: {head_and_tail(_words(entry), limit, _CUT)}"
+    return f"{stamp(entry.at)} {_who(entry)}: {head_and_tail(_words(entry), limit, _CUT)}"
 
 
 def _words(entry: Entry) -> str:
@@ -133,7 +133,8 @@ def _who(entry: Entry) -> str:
     return f"{role} {sender[1]}" if sender else role
 
 
-def _stamp(at: datetime) -> str:
+def stamp(at: datetime) -> str:
+    """How a paragraph of HISTORY.md begins: the local time."""
     return f"[{at.astimezone():%Y-%m-%d %H:%M}]"
 
 

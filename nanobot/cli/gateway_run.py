@@ -66,6 +66,8 @@ async def _serve(cli: CliContext, loaded: LoadedConfig) -> None:
 
     try:
         async with open_app(loaded, cli.home, cli.environ, offline_allowed=False) as app:
+            if app.notice:
+                logger.info("{}", app.notice)
             if app.database.quarantined is not None:
                 logger.error("the former state is kept as {}", app.database.quarantined)
             await serve(app, stop=stop, ready=ready)

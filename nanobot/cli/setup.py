@@ -37,6 +37,12 @@ def _is_said_before(cli: CliContext, loaded: LoadedConfig) -> bool:
     return False
 
 
+def say(notice: str) -> None:
+    """Tell the owner what opening the home did, if anything."""
+    if notice:
+        print(f"nanobot: {notice}", file=sys.stderr)
+
+
 def set_up_logs(loaded: LoadedConfig, *, logs: bool) -> None:
     """Log lines to stderr when asked for, else nowhere."""
     from nanobot.config.masking import all_secrets
