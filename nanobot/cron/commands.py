@@ -33,7 +33,7 @@ def cron_command(service: CronService, settled: Callable[[str], Awaitable[str]])
             case "" | "list":
                 jobs = await asyncio.to_thread(service.file.load)
                 lines = [f"- {described(job, now)}" for job in jobs] or ["There are no jobs."]
-                return "\n".join([*lines, *([] if service.is_running else [NOT_RUNNING])])
+                return "\n".join([*lines, *([] if service.is_running else ["", NOT_RUNNING])])
             case "run":
                 job = find(await asyncio.to_thread(service.file.load), job_id)
                 posted = await service.run_now(job)
