@@ -70,11 +70,15 @@ from nanobot.session.usage import UsageLog
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.store.shipped import workspace_templates_dir
+from nanobot.takeover import take_over
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """The parts of one running home that a command line or a gateway talks to."""
+    """The parts of one running home that a command line or a gateway talks to.
+
+    ``notice``: what opening it did that its owner should know, "" for nothing.
+    """
 
     home: Home
     config: Config
@@ -98,6 +102,7 @@ class App:
     clock: Clock
     environ: Mapping[str, str]
     recall: Recall
+    notice: str
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -193,6 +198,10 @@ async def open_app(
         skills = load_skills(
             config, workspace, home, environ, clock, off=switches.off, sandbox=sandbox
         )
+        transfer, job_file = SessionTransfer(database, clock), JobFile(home.cron_jobs)
+        notice = await take_over(
+            home, workspace, database, jobs=job_file, sessions=transfer, memory=memory
+        )
 
         def noted(context: ToolContext, path: Path) -> None:
             switches.note_write(context, path)
@@ -212,7 +221,7 @@ async def open_app(
         brave_key = search.api_key.get_secret_value() or environ.get("BRAVE_API_KEY", "")
         redactor = Redactor([*all_secrets(config), *registry.keys_in(environ), brave_key])
         served = enabled_channels(config.channels)
-        cron = CronService(JobFile(home.cron_jobs), database, bus, clock, served=served)
+        cron = CronService(job_file, database, bus, clock, served=served)
         heartbeat = HeartbeatService(
             config.gateway.heartbeat,
             workspace / "HEARTBEAT.md",
@@ -302,7 +311,7 @@ async def open_app(
             care=consolidator,
         )
         desk = Desk(
-            sessions=SessionTransfer(database, clock),
+            sessions=transfer,
             digests=digests,
             memory=memory,
             consolidator=consolidator,
@@ -333,6 +342,7 @@ async def open_app(
             clock=clock,
             environ=environ,
             recall=recall,
+            notice=notice,
         )
         try:
             yield app

@@ -14,9 +14,10 @@ from nanobot.agent.consolidation import Consolidator
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_text import sections
 from nanobot.core.errors import NanobotError, StoreUnavailable
+from nanobot.core.messages import whole_key
 from nanobot.session.digests import Digests
 from nanobot.session.recall.recall import Recall
-from nanobot.session.transfer import GoneItsOwnWay, Incoming, SessionTransfer, read_incoming
+from nanobot.session.transfer import GoneItsOwnWay, SessionTransfer, read_file
 from nanobot.store.home import Home
 
 PAGE_CHARS = 4_000_000
@@ -111,10 +112,10 @@ class Desk:
         }
 
     async def _consolidated(self, key: str | None) -> dict[str, Any]:
-        known = [line.key for line in await self._sessions.overview()]
-        if key is not None and key not in known:
-            raise ValueError(f"there is no session {key}; see `nanobot sessions list`")
-        wanted = known if key is None else [key]
+        if key is not None:
+            wanted = [await self._existing(key)]
+        else:
+            wanted = [line.key for line in await self._sessions.overview()]
         outcomes = [await self._consolidator.now(each) for each in wanted]
         return {
             "sessions": [
@@ -138,20 +139,24 @@ class Desk:
             ]
         }
 
+    async def _existing(self, name: str) -> str:
+        """The key of the session that a person names; raises ValueError where there is none."""
+        for key in (name, whole_key(name)):
+            if await self._sessions.metadata(key) is not None:
+                return key
+        raise ValueError(f"there is no session {name}; see `nanobot sessions list`")
+
     async def _page(self, key: str, after: int, limit: int) -> dict[str, Any]:
+        key = await self._existing(key)
         metadata = await self._sessions.metadata(key)
-        if metadata is None:
-            raise ValueError(f"there is no session {key}; see `nanobot sessions list`")
         lines, more = await self._sessions.lines(
             key, after=after, limit=limit, most_chars=PAGE_CHARS
         )
         return {"metadata": metadata, "lines": list(lines), "after": more}
 
     async def _import(self, path: Path, key: str | None) -> dict[str, Any]:
-        incoming = await asyncio.to_thread(_read, path)
-        key = key or incoming.key or path.stem.replace("_", ":", 1)
-        if ":" not in key:
-            key = f"cli:{key}"
+        incoming = await asyncio.to_thread(read_file, path)
+        key = whole_key(key) if key else incoming.key
         if self._is_busy(key):
             raise ValueError(f"{key} is answering just now; try again after it")
         try:
@@ -169,8 +174,7 @@ class Desk:
         }
 
     async def _delete(self, key: str) -> dict[str, Any]:
-        if await self._sessions.metadata(key) is None:
-            raise ValueError(f"there is no session {key}; see `nanobot sessions list`")
+        key = await self._existing(key)
         busy = f"messages of {key} wait to be answered; try again after them"
         if self._is_busy(key):
             raise ValueError(busy)
@@ -193,11 +197,3 @@ class Desk:
             if self._memory.holds(paragraph)
         ]
         return {"deleted": entries, "history": left, "path": str(self._memory.history_file)}
-
-
-def _read(path: Path) -> Incoming:
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            return read_incoming(file)
-    except ValueError as error:
-        raise ValueError(f"{path} is no session: {error}") from error

@@ -66,7 +66,7 @@ class Part:
         for entry in self.said:
             limit = 300 if entry.kind is EntryKind.TOOL else RAW_CHARS
             text = one_line(_words(entry), limit)
-            line = f"{_stamp(entry.at)} Archived as it was, {self.session}, {_who(entry)}: {text}"
+            line = f"{stamp(entry.at)} Archived as it was, {self.session}, {_who(entry)}: {text}"
             paragraphs.append(marked(line, entry.trust))
         return "\n\n".join(paragraphs)
 
@@ -79,7 +79,7 @@ class Part:
         ]
         where = f"({self.session}, with guests) " if self.has_guest else ""
         return "\n\n".join(
-            f"{_stamp(at)} {where}{marked(event.text, trust)}"
+            f"{stamp(at)} {where}{marked(event.text, trust)}"
             for at, event, trust in sorted(timed, key=lambda item: item[0])
         )
 
@@ -103,7 +103,7 @@ def _shown(entries: Iterable[Entry]) -> str:
 
 def _line(entry: Entry) -> str:
     limit = RESULT_CHARS if entry.kind is EntryKind.TOOL else WORDS_CHARS
-    return f"{_stamp(entry.at)} {_who(entry)}: {head_and_tail(_words(entry), limit, _CUT)}"
+    return f"{stamp(entry.at)} {_who(entry)}: {head_and_tail(_words(entry), limit, _CUT)}"
 
 
 def _words(entry: Entry) -> str:
@@ -132,7 +132,8 @@ def _who(entry: Entry) -> str:
     return f"{role} {read_header(message.content)[0].sender}".strip()
 
 
-def _stamp(at: datetime) -> str:
+def stamp(at: datetime) -> str:
+    """How a paragraph of HISTORY.md begins: the local time."""
     return f"[{at.astimezone():%Y-%m-%d %H:%M}]"
 
 

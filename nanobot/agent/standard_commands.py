@@ -124,7 +124,7 @@ def standard_commands(
                 f"Model: {model}",
                 f"Session: {inbound.session_key}, {len(live.entries)} entries in view",
                 f"Running: {running}; waiting: {waiting}",
-                *((f"Subagents: {len(helpers)}", *helpers) if helpers else ()),
+                *((f"Subagents: {len(helpers)}", *helpers, "") if helpers else ()),
                 *context,
             )
         )

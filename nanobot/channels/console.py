@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from loguru import logger
 
 from nanobot import __version__
+from nanobot.agent.loop import NO_ANSWER
 from nanobot.bus.dispatcher import Outcome, TurnStopped
 from nanobot.channels import socket_protocol as protocol
 from nanobot.core.errors import ConfigError, ProviderError
@@ -221,6 +222,8 @@ def inbound_of(question: protocol.Question) -> InboundMessage:
 def reply_of(outcome: Outcome) -> protocol.Reply:
     """An outcome as the client is told it."""
     match outcome.error:
+        case None if outcome.answer == NO_ANSWER:
+            return protocol.Reply(NO_ANSWER, failure="provider")
         case None:
             return protocol.Reply(outcome.answer, outcome.tools_used, outcome.model, outcome.usage)
         case TurnStopped():

@@ -15,6 +15,7 @@ from typing import Any
 
 from nanobot.core import events
 from nanobot.core.chat import Usage
+from nanobot.core.messages import whole_key
 
 PROTOCOL = 1
 LINE_LIMIT = 16 * 1024 * 1024
@@ -49,7 +50,7 @@ class Question:
     @property
     def session_key(self) -> str:
         """The session's whole key; without a channel it is one of the terminal."""
-        return self.session if ":" in self.session else f"cli:{self.session}"
+        return whole_key(self.session)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def channels_status(
     from nanobot.cli.talk import SocketTalk
 
     cli: CliContext = context.obj
-    config = load(cli).config
+    config = load(cli, again=True).config
     talk = SocketTalk.connect(cli.home)
     facts: Mapping[str, Any] = {}
     if talk is not None:

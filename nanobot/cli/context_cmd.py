@@ -9,11 +9,12 @@ import typer
 
 from nanobot.cli.context import CliContext
 from nanobot.cli.exits import EXIT_PROVIDER
+from nanobot.core.messages import whole_key
 
 
 def show_context(cli: CliContext, session: str, *, as_json: bool) -> None:
     """Print the report of one session, as a table or as JSON."""
-    report = _asked(cli, session if ":" in session else f"cli:{session}")
+    report = _asked(cli, whole_key(session))
     if "error" in report:
         typer.echo(f"nanobot: {report['error']}", err=True)
         raise typer.Exit(EXIT_PROVIDER)
@@ -32,7 +33,7 @@ def _asked(cli: CliContext, session: str) -> dict[str, Any]:
     if talk is not None:
         with talk:
             return talk.request("context", {"session": session})
-    from nanobot.cli.setup import load, set_up_logs
+    from nanobot.cli.setup import load, say, set_up_logs
     from nanobot.store.lock import HomeLock
 
     loaded = load(cli)
@@ -46,6 +47,7 @@ def _asked(cli: CliContext, session: str) -> dict[str, Any]:
 
         async def answer() -> dict[str, Any]:
             async with open_app(loaded, cli.home, cli.environ, offline_allowed=True) as app:
+                say(app.notice)
                 return {**await app.context_of({"session": session})}
 
         return asyncio.run(answer())

@@ -17,7 +17,7 @@ from nanobot.cli.setup import load
 from nanobot.config.hints import config_hints
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
-from nanobot.core.errors import GatewayError
+from nanobot.core.errors import ConfigError, GatewayError
 from nanobot.gateway import serve
 from nanobot.logs import log_to_file, log_to_stderr
 from nanobot.store.lock import HomeLock
@@ -27,7 +27,9 @@ _POLL_S = 0.1
 
 def run(cli: CliContext, *, verbose: bool) -> None:
     """Serve until SIGTERM or Ctrl-C; raises GatewayError when another gateway has the home."""
-    loaded = load(cli)
+    loaded = load(cli, again=True)
+    if loaded.gateway_problems:
+        raise ConfigError("\n".join(loaded.gateway_problems))
     log_to_stderr(all_secrets(loaded.config), verbose=verbose)
     with HomeLock(cli.home, "gateway") as lock:
         _acquire(lock, cli)
@@ -64,6 +66,8 @@ async def _serve(cli: CliContext, loaded: LoadedConfig) -> None:
 
     try:
         async with open_app(loaded, cli.home, cli.environ, offline_allowed=False) as app:
+            if app.notice:
+                logger.info("{}", app.notice)
             if app.database.quarantined is not None:
                 logger.error("the former state is kept as {}", app.database.quarantined)
             await serve(app, stop=stop, ready=ready)

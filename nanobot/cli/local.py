@@ -15,6 +15,7 @@ from nanobot.app import App, open_app
 from nanobot.channels.console import ConsoleServer, inbound_of, reply_of
 from nanobot.channels.socket_protocol import Question, Reply
 from nanobot.cli.context import CliContext
+from nanobot.cli.setup import say
 from nanobot.cli.talk import SocketTalk
 from nanobot.config.loader import LoadedConfig
 from nanobot.core.errors import GatewayError
@@ -45,6 +46,7 @@ class LocalTalk:
         self._thread.start()
         try:
             self.app = self._started.result()
+            say(self.app.notice)
         except BaseException:
             self._thread.join()
             self._lock.release()

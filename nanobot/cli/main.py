@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import typer
 from typer.exceptions import TyperException
@@ -80,8 +81,9 @@ def options(
 def main() -> None:
     """Run the program; every expected failure is one clear text on stderr and an exit code."""
     garbage.starting()
-    _utf8()
+    _streams()
     try:
+        _check_arguments(sys.argv[1:])
         code = app(standalone_mode=False)
     except typer.Abort:
         code = EXIT_INTERRUPTED
@@ -103,6 +105,11 @@ def main() -> None:
         # The reader of our output has gone; nothing is left to say and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_FAILURE
+    except OSError as error:
+        if os.environ.get("NANOBOT_DEBUG"):
+            raise
+        place = f"{os.fsdecode(error.filename)} cannot be used: " if error.filename else ""
+        code = _say(f"{place}{error.strerror or error}", EXIT_FAILURE)
     except Exception as error:
         if os.environ.get("NANOBOT_DEBUG"):
             raise
@@ -116,13 +123,29 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(error: Exception, code: int) -> int:
+def _say(error: Exception | str, code: int) -> int:
     print(f"nanobot: {error}", file=sys.stderr)
     return code
 
 
-def _utf8() -> None:
-    """Speak UTF-8 whatever the locale says; what cannot be encoded is replaced, never fatal."""
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
+def _streams() -> None:
+    """Have all three standard streams, in UTF-8 whatever the locale says.
+
+    One that the caller closed leads nowhere: else the next file opened would be taken for it.
+    What cannot be encoded is replaced, never fatal.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
+        stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Raises ConfigError for an argument that is no UTF-8: no part of the program could keep it."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"the argument {argument} is not UTF-8") from None

@@ -109,7 +109,8 @@ def _write_config(cli: CliContext, present: Present, plan: Additions) -> bool:
     if change.backup is not None:
         print(f"  (the former file: {change.backup})")
     for warning in change.warnings:
-        print(f"nanobot: {warning}", file=sys.stderr)
+        if warning not in present.loaded.warnings:
+            print(f"nanobot: {warning}", file=sys.stderr)
     return True
 
 

@@ -54,7 +54,7 @@ def status(
     from nanobot.config.hints import config_hints
 
     cli: CliContext = context.obj
-    loaded = load(cli)
+    loaded = load(cli, again=True)
     from_holder = _holder(cli)
     facts: dict[str, Any] = {
         "home": str(cli.home.root),

@@ -48,6 +48,7 @@ def _lines(cli: CliContext, first: date, session: str | None) -> Sequence[UsageL
     import sqlite3
 
     from nanobot.core.errors import StoreUnavailable
+    from nanobot.core.messages import whole_key
     from nanobot.session.usage import lines_in
 
     if not cli.home.database.exists():
@@ -55,7 +56,8 @@ def _lines(cli: CliContext, first: date, session: str | None) -> Sequence[UsageL
     try:
         connection = sqlite3.connect(f"{cli.home.database.as_uri()}?mode=ro", uri=True)
         try:
-            return lines_in(connection, first, session)
+            found = lines_in(connection, first, session)
+            return found or lines_in(connection, first, session and whole_key(session))
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:

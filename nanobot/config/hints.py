@@ -42,7 +42,7 @@ def _access(key: str, listed: Sequence[str]) -> list[str]:
 
 def _nobody(key: str) -> str:
     return (
-        f"{key} is empty: nobody but approved pairings is let in; to let yourself in: "
+        f"{key} is empty: nobody is let in; to let yourself in: "
         f"""nanobot config set {key} '["<your id>"]'"""
     )
 

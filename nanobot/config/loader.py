@@ -21,7 +21,8 @@ class LoadedConfig:
     """A valid configuration and where it came from.
 
     ``exists``: whether there was a file. ``warnings``: lines for the operator. ``overrides``: the
-    environment variable that set a key, by dotted key.
+    environment variable that set a key, by dotted key. ``gateway_problems``: lines that keep the
+    gateway, and nothing else, from starting.
     """
 
     config: Config
@@ -29,6 +30,7 @@ class LoadedConfig:
     exists: bool
     warnings: tuple[str, ...]
     overrides: Mapping[str, str]
+    gateway_problems: tuple[str, ...] = ()
 
     @property
     def workspace(self) -> Path:
@@ -99,10 +101,18 @@ def parse_config(
     except ValidationError as error:
         reading.blame(error)
         raise ConfigError("\n".join(reading.problems())) from None
+    reading.check_unread(config)
     if problems := reading.problems():
         raise ConfigError("\n".join(problems))
     overrides = {dotted(key): variable for key, variable in reading.origins.items()}
-    return LoadedConfig(config, path, True, tuple(reading.warnings()), overrides)
+    return LoadedConfig(
+        config,
+        path,
+        True,
+        tuple(reading.warnings()),
+        overrides,
+        tuple(reading.gateway_problems()),
+    )
 
 
 def parse_document(text: str, path: Path) -> jsonc.Document:

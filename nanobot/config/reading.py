@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -31,11 +31,13 @@ from nanobot.config.keys import (
     words_of,
 )
 from nanobot.config.schema import ChannelsConfig, Config, PluginChannelConfig, Section
+from nanobot.config.unread import UNREAD
 
 PREFIX = "NANOBOT_"
 _DEEPEST = 64
 _LONGEST_QUOTED = 24
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{")
+_PROTECTS_NOTHING = "nothing reads it, so it would protect nothing: take it out to start"
 _TRUE = ("true", "1", "yes", "on", "y", "t")
 
 Installed = Callable[[], Collection[str]]
@@ -78,7 +80,8 @@ class Reading:
         self._installed: frozenset[str] | None = None
         self._variable: str | None = None
         self._problems: list[_Problem] = []
-        self._unserved: dict[str, None] = {}
+        self._channels: list[_Problem] = []
+        self._unserved: dict[KeyPath, None] = {}
         self._unset: list[str] = []
 
     def tree(self, *, overlay: bool) -> dict[str, Any]:
@@ -190,19 +193,40 @@ class Reading:
         if section is PluginChannelConfig:
             return FREE
         unserved = family.is_unserved(path, name)
-        on = section is ChannelsConfig and isinstance(item, dict) and self._is_on(item)
+        channel = section is ChannelsConfig and isinstance(item, dict)
+        on = channel and self._is_on(item)
         if section is ChannelsConfig and (on or not unserved) and self._is_installed(name):
             return PluginChannelConfig
-        if not unserved:
+        off = channel and "enabled" in item and not on
+        if not (unserved or off or family.says_nothing(item)):
             self._note(here, f"unknown key; {nearest(path, name)}")
             return None
-        self._unserved[dotted(here)] = None
-        if on:
-            self._note(
-                (*here, "enabled"),
-                f"expected false, found true: this nanobot does not serve the channel {name}",
-            )
+        self._unserved[here] = None
+        for place in family.protecting(here, item):
+            self._note(place, _PROTECTS_NOTHING)
+        if on and name not in family.ALWAYS_ON:
+            text = f"expected false, found true: this nanobot does not serve the channel {name}"
+            self._channels.append(_Problem((*here, "enabled"), text, self._variable))
         return None
+
+    def check_unread(self, config: Config) -> None:
+        """Note the keys of the schema that are set although nothing reads them."""
+        for pattern, protecting in UNREAD.items():
+            path: KeyPath = tuple(pattern.removesuffix(".<name>").split("."))
+            value: Any = config
+            default: Any = None
+            for step in path:
+                known = child(value.__class__, str(step))
+                assert known is not None, pattern
+                default = known.field.get_default(call_default_factory=True)
+                value = getattr(value, known.name)
+            given = {path: value} if value != default else {}
+            if isinstance(value, dict):
+                given = {(*path, name): each for name, each in value.items()}
+            for place, each in given.items():
+                self._unserved[place] = None
+                if each in protecting:
+                    self._problems.append(_Problem(place, _PROTECTS_NOTHING, self._origin(place)))
 
     def _is_installed(self, channel: str) -> bool:
         if self._installed is None:
@@ -297,8 +321,15 @@ class Reading:
 
     def problems(self) -> list[str]:
         """The problems, one line each: the file's in its order, then the environment's."""
+        return self._lines(self._problems)
+
+    def gateway_problems(self) -> list[str]:
+        """What keeps the gateway, and nothing else, from starting: one line each."""
+        return self._lines(self._channels)
+
+    def _lines(self, problems: Iterable[_Problem]) -> list[str]:
         lines: list[tuple[int, str]] = []
-        for problem in self._problems:
+        for problem in problems:
             key = dotted(problem.path)
             text = f"{key}: {problem.text}" if key else problem.text
             if problem.variable is not None:
@@ -311,10 +342,28 @@ class Reading:
 
     def warnings(self) -> list[str]:
         """What the operator should know of a configuration that is valid."""
-        if not self._unserved:
-            return self._unset
-        keys = ", ".join(self._unserved)
-        return [f"{self.path}: this nanobot does not serve, and ignores: {keys}", *self._unset]
+        told = [f"the gateway does not start: {line}" for line in self.gateway_problems()]
+        if self._unserved:
+            keys = ", ".join(_grouped(self._unserved))
+            told.insert(0, f"{self.path}: this nanobot does not serve, and ignores: {keys}")
+        return [*told, *self._unset]
+
+
+def _grouped(keys: Iterable[KeyPath]) -> list[str]:
+    """Keys as one writes them, those of one section together: ``tools.exec.{enable, pathAppend}``.
+
+    What single providers have is named once, as ``providers.<name>.apiType``.
+    """
+    groups: dict[str, dict[str, None]] = {}
+    for *place, key in keys:
+        in_provider = len(place) == 2 and place[0] == "providers"
+        section = "providers.<name>" if in_provider else dotted(tuple(place))
+        groups.setdefault(section, {})[dotted((key,))] = None
+    return [
+        f"{section}.{{{', '.join(names)}}}" if section and len(names) > 1 else shown
+        for section, names in groups.items()
+        for shown in [", ".join(f"{section}.{name}".lstrip(".") for name in names)]
+    ]
 
 
 def found(value: Any, *, secret: bool = False) -> str:

@@ -20,6 +20,11 @@ def session_key(channel: str, chat_id: str, thread_id: str | None = None) -> str
     return f"{channel}:{chat_id}" if thread_id is None else f"{channel}:{chat_id}:{thread_id}"
 
 
+def whole_key(name: str) -> str:
+    """The session that a person names; without a channel it is one of the terminal."""
+    return name if ":" in name else session_key("cli", name)
+
+
 @dataclass(frozen=True, slots=True)
 class Media:
     """One attachment. ``ref`` is a platform file id (``telegram:<file_id>``) or a local path."""

@@ -6,12 +6,14 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from nanobot.core.chat import AssistantMessage, ChatMessage, ToolCall, ToolMessage, UserMessage
 from nanobot.core.identity import Principal, Role, Trust
+from nanobot.core.messages import whole_key
 from nanobot.core.ports import Clock
 from nanobot.session.entries import Draft, EntryKind, decode, encode
 from nanobot.store.database import Database
@@ -208,6 +210,19 @@ class SessionTransfer:
             return count
 
         return await self._database.write(write, durable=True)
+
+
+def read_file(path: Path) -> Incoming:
+    """A session from a file, its key the one it names, else that of its name (``telegram_42``).
+
+    Raises ValueError, which names the file, for one that is no session.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            incoming = read_incoming(file)
+    except ValueError as error:
+        raise ValueError(f"{path} is no session: {error}") from error
+    return replace(incoming, key=whole_key(incoming.key or path.stem.replace("_", ":", 1)))
 
 
 def read_incoming(lines: Iterable[str]) -> Incoming:

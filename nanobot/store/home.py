@@ -46,6 +46,10 @@ class Home:
         return self.root / "skills"
 
     @property
+    def taken_over(self) -> Path:
+        return self.root / "taken-over.json"
+
+    @property
     def skills_off(self) -> Path:
         return self.root / "skills-off.json"
 

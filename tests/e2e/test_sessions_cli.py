@@ -242,3 +242,18 @@ def test_a_conversation_at_the_terminal_without_a_gateway_is_digested_by_command
     assert json.loads(done.stdout)["sessions"] == [
         {"session": "cli:direct", "steps": 1, "error": ""}
     ]
+
+
+def test_a_session_is_found_by_the_name_it_was_given_at_the_terminal(home: Telegram) -> None:
+    run(home, "agent", "-s", "work", "-m", "hello")
+
+    assert "user: " in run(home, "sessions", "show", "work")
+    assert run(home, "sessions", "export", "work").startswith('{"_type": "metadata"')
+    assert document(home, "memory", "consolidate", "work") == {"sessions": []}
+    assert [line["calls"] for line in document(home, "usage", "-s", "work")["models"]] == [1]
+    assert document(home, "sessions", "delete", "work", "--yes")["deleted"] > 0
+    refused = home.nanobot.run("sessions", "show", "work")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        "nanobot: there is no session work; see `nanobot sessions list`\n",
+    )

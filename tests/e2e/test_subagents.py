@@ -121,6 +121,7 @@ def test_no_more_run_at_once_than_may(telegram: Telegram) -> None:
         "• “l-do-b”, since 0 s: thinks, after 0 tool calls\n"
         "• “l-do-c”, since 0 s: waits\n"
     ) in status
+    assert any(line.startswith("Context: ") for line in status.splitlines())
 
 
 def test_an_endless_subagent_is_stopped_by_its_steps_and_reported(telegram: Telegram) -> None:

@@ -481,8 +481,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         46,
         "eager imports make every command slow",
         "nanobot/cli/main.py",
-        "    _utf8()\n    try:\n",
-        "    import pydantic  # noqa: F401\n\n    _utf8()\n    try:\n",
+        "    _streams()\n    try:\n",
+        "    import pydantic  # noqa: F401\n\n    _streams()\n    try:\n",
         ("tests/e2e/test_imports.py::test_light_commands_load_nothing_heavy",),
     ),
     Mutation(

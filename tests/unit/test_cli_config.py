@@ -248,13 +248,6 @@ def test_names_with_dots_become_one_name(home: Home) -> None:
             "channels.telegram.allowFrom: "
             "expected a list, each item text or a whole number, found 12",
         ),
-        (
-            '{"channels": {"slack": {}}}',
-            "channels.slack.enabled",
-            "true",
-            "channels.slack.enabled: expected false, found true: "
-            "this nanobot does not serve the channel slack",
-        ),
         ('{"wrong": 1}', "gateway.port", "1", "wrong: unknown key"),
         ('{"gateway": [1]}', "gateway.port", "1", "gateway.port is inside of what is no object"),
         ("{", "gateway.port", "1", "not JSON"),
@@ -283,12 +276,12 @@ def test_a_secret_can_come_from_stdin_and_is_not_printed(home: Home) -> None:
 
 
 def test_a_key_that_the_environment_overrides_is_said(home: Home) -> None:
-    environ = {"NANOBOT_GATEWAY__PORT": "9"}
+    environ = {"NANOBOT_TOOLS__EXEC__TIMEOUT": "9"}
 
-    result = run(home, "set", "gateway.port", "8", environ=environ)
+    result = run(home, "set", "tools.exec.timeout", "8", environ=environ)
 
     assert result.stderr == (
-        "warning: NANOBOT_GATEWAY__PORT in the environment overrides gateway.port\n"
+        "warning: NANOBOT_TOOLS__EXEC__TIMEOUT in the environment overrides tools.exec.timeout\n"
     )
 
 

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from nanobot.config.keys import Table, all_keys, words_of
 from nanobot.config.loader import load_config
 from nanobot.config.schema import ProvidersConfig
+from nanobot.config.unread import UNREAD
 
 DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -28,7 +29,10 @@ def rows() -> list[str]:
             shown = f"`{json.dumps(default)}`"
         node = key.child.node
         words = words_of(node.values if isinstance(node, Table) else node)
-        lines.append(f"| `{key.pattern}` | {words} | {shown} | {key.child.field.description} |")
+        meaning = str(key.child.field.description)
+        if key.pattern in UNREAD:
+            meaning = f"Not served: nothing reads it. {meaning}"
+        lines.append(f"| `{key.pattern}` | {words} | {shown} | {meaning} |")
     return lines
 
 

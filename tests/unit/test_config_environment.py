@@ -115,15 +115,12 @@ def test_wrong_variables_are_named(tmp_path: Path) -> None:
             "NANOBOT_TOOLS": "all",
             "NANOBOT_CHANNELS__TELEGRAM__TOKEN": '["sk-fake-secret"]',
             "NANOBOT_CHANNELS__TELEGRAM__ALLOW_FROM": "12",
-            "NANOBOT_CHANNELS__SLACK__ENABLED": "true",
             "NANOBOT_RETENTION__MEDIADAYS": "1",
             "NANOBOT_RETENTION__MEDIA_DAYS": "2",
         },
     )
 
     assert sorted(lines) == [
-        "NANOBOT_CHANNELS__SLACK__ENABLED in the environment: channels.slack.enabled: "
-        "expected false, found true: this nanobot does not serve the channel slack",
         "NANOBOT_CHANNELS__TELEGRAM__ALLOW_FROM in the environment: channels.telegram.allowFrom: "
         "expected a list, each item text or a whole number, found 12",
         "NANOBOT_GATEWAY__HEARTBEAT__ENABLED in the environment: gateway.heartbeat.enabled: "

@@ -10,8 +10,12 @@ import pytest
 
 from nanobot.config.hints import config_hints
 from nanobot.config.loader import LoadedConfig, load_config
+from nanobot.config.masking import displayed
 from nanobot.config.schema import ChannelsConfig, Config, PluginChannelConfig, TelegramConfig
 from nanobot.core.errors import ConfigError
+
+FAMILY_FILES = Path(__file__).parents[1] / "family"
+"""Configs as ``nanobot onboard`` of these versions of the family wrote them."""
 
 
 def load(tmp_path: Path, content: Any, installed: frozenset[str] = frozenset()) -> LoadedConfig:
@@ -68,10 +72,10 @@ def test_a_family_file_loads_with_one_warning(tmp_path: Path) -> None:
 
     assert loaded.warnings == (
         f"{tmp_path / 'config.json'}: this nanobot does not serve, and ignores: "
-        "channels.sendProgress, channels.whatsapp, "
-        "channels.telegram.replyToMessage, channels.discord, channels.feishu, "
-        "providers.siliconflow, providers.github_copilot, gateway.heartbeat.keepRecentMessages, "
-        "tools.exec.pathAppend, tools.mcpServers",
+        "channels.{sendProgress, whatsapp, discord, feishu}, "
+        "channels.telegram.replyToMessage, providers.{siliconflow, github_copilot}, "
+        "gateway.heartbeat.keepRecentMessages, tools.mcpServers, "
+        "gateway.host",
     )
     assert loaded.config.channels.telegram.allow_from == ("123",)
     assert loaded.config.channels.plugins == {}
@@ -79,16 +83,131 @@ def test_a_family_file_loads_with_one_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, "true", 1, "yes"])
-def test_an_enabled_channel_that_is_not_served_refuses_by_name(
+def test_an_enabled_channel_that_is_not_served_stops_the_gateway_by_name(
     tmp_path: Path, enabled: Any
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, {"channels": {"whatsapp": {"enabled": enabled}}})
+    loaded = load(tmp_path, {"channels": {"whatsapp": {"enabled": enabled}}})
 
-    assert str(caught.value) == (
+    problem = (
         f"{tmp_path / 'config.json'}:1: channels.whatsapp.enabled: expected false, found true: "
         "this nanobot does not serve the channel whatsapp"
     )
+    assert loaded.gateway_problems == (problem,)
+    assert loaded.warnings[1:] == (f"the gateway does not start: {problem}",)
+
+
+def test_an_enabled_channel_of_the_environment_stops_the_gateway_by_the_variables_name(
+    tmp_path: Path,
+) -> None:
+    environ = {"NANOBOT_CHANNELS__SLACK__ENABLED": "true"}
+
+    loaded = load_config(tmp_path / "config.json", environ, plugin_channels=frozenset)
+
+    assert loaded.gateway_problems == (
+        "NANOBOT_CHANNELS__SLACK__ENABLED in the environment: channels.slack.enabled: "
+        "expected false, found true: this nanobot does not serve the channel slack",
+    )
+
+
+@pytest.mark.parametrize("version", ["0.1.3.post7", "0.2.0", "0.3.5"])
+def test_what_the_familys_onboard_writes_loads_with_one_warning(
+    tmp_path: Path, version: str
+) -> None:
+    written = (FAMILY_FILES / f"config-{version}.json").read_text("utf-8")
+
+    loaded = load(tmp_path, json.loads(written))
+
+    assert len(loaded.warnings) == 1
+    assert loaded.gateway_problems == ()
+
+
+@pytest.mark.parametrize("value", [None, "", False, [], {}, {"a": None, "b": {"c": ""}}])
+def test_an_unknown_key_without_a_meaningful_value_is_ignored_with_the_others(
+    tmp_path: Path, value: Any
+) -> None:
+    loaded = load(tmp_path, {"imagined": value, "tools": {"imagined": value}})
+
+    assert loaded.warnings == (
+        f"{tmp_path / 'config.json'}: this nanobot does not serve, and ignores: imagined, "
+        "tools.imagined",
+    )
+
+
+@pytest.mark.parametrize("value", [True, 0, "no", [None], {"a": {"b": 1}}])
+def test_an_unknown_key_with_a_meaningful_value_refuses(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"tools\.imagined: unknown key"):
+        load(tmp_path, {"tools": {"imagined": value}})
+
+
+def test_a_channel_that_nobody_knows_and_that_is_switched_off_is_ignored(tmp_path: Path) -> None:
+    loaded = load(tmp_path, {"channels": {"pigeon": {"enabled": False, "loft": "north"}}})
+
+    assert loaded.warnings[0].endswith("ignores: channels.pigeon")
+
+
+PROTECTING = {
+    "agents.defaults.disabledSkills": ["shell"],
+    "channels.telegram.groupPolicy": "off",
+    "tools.approval.exec": "ask",
+    "tools.approval.message": "deny",
+    "tools.exec.allowPatterns": ["^git "],
+    "tools.exec.denyPatterns": ["rm"],
+    "tools.exec.enable": False,
+    "tools.file.enable": False,
+    "tools.web.enable": False,
+}
+
+
+def nested(key: str, value: Any) -> Any:
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
+@pytest.mark.parametrize("key", PROTECTING)
+def test_a_key_that_would_protect_and_that_nothing_reads_refuses(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, nested(key, PROTECTING[key]))
+
+    assert str(caught.value) == (
+        f"{tmp_path / 'config.json'}:1: {key}: nothing reads it, so it would protect nothing: "
+        "take it out to start"
+    )
+
+
+def test_a_variable_that_would_protect_refuses_by_its_name(tmp_path: Path) -> None:
+    environ = {"NANOBOT_TOOLS__APPROVAL__exec": "deny"}
+
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "config.json", environ, plugin_channels=frozenset)
+
+    assert str(caught.value).startswith("NANOBOT_TOOLS__APPROVAL__exec in the environment: ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("channels.telegram.groupPolicy", "open"),
+        ("channels.telegram.streaming", False),
+        ("gateway.host", "0.0.0.0"),
+        ("gateway.port", 8080),
+        ("retention.auditDays", 30),
+        ("skills.load.watchDebounceMs", 500),
+        ("tools.approval.exec", "allow"),
+    ],
+)
+def test_a_key_of_ours_that_nothing_reads_is_named_as_ignored(
+    tmp_path: Path, key: str, value: Any
+) -> None:
+    loaded = load(tmp_path, nested(key, value))
+
+    assert loaded.warnings[0].endswith(f"ignores: {key}")
+
+
+def test_defaults_of_keys_that_nothing_reads_are_no_matter(tmp_path: Path) -> None:
+    loaded = load(tmp_path, displayed(Config()))
+
+    assert loaded.warnings == ()
 
 
 def test_an_installed_channel_has_its_section_even_under_a_family_name(tmp_path: Path) -> None:
@@ -119,7 +238,7 @@ def test_an_installed_channel_is_checked_as_far_as_it_is_known(tmp_path: Path) -
 
 def test_a_channel_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"channels\.telegrm: unknown key.*channels\.telegram"):
-        load(tmp_path, {"channels": {"telegrm": {}}}, frozenset({"carrier"}))
+        load(tmp_path, {"channels": {"telegrm": {"token": "1:fake"}}}, frozenset({"carrier"}))
 
 
 def telegram(**fields: Any) -> Config:
@@ -129,7 +248,7 @@ def telegram(**fields: Any) -> Config:
 
 def test_an_empty_list_of_an_enabled_channel_is_hinted_at_with_the_line_to_write() -> None:
     assert config_hints(telegram(allowFrom=[])) == [
-        "channels.telegram.allowFrom is empty: nobody but approved pairings is let in; "
+        "channels.telegram.allowFrom is empty: nobody is let in; "
         "to let yourself in: "
         """nanobot config set channels.telegram.allowFrom '["<your id>"]'"""
     ]

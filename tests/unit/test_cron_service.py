@@ -18,7 +18,7 @@ from nanobot.core.errors import JobError, ToolError
 from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.cron.edits import JobEdits
-from nanobot.cron.jobs import JobFile, Jobs, Payload, Wish
+from nanobot.cron.jobs import Content, JobFile, Payload, Wish
 from nanobot.cron.schedule import next_after
 from nanobot.cron.service import CronService
 from nanobot.cron.tool import Cron, CronArguments
@@ -325,14 +325,14 @@ async def test_a_thousand_idle_jobs_are_neither_read_nor_looked_up_again(
     ]
     bench.file.path.parent.mkdir()
     bench.file.path.write_text(json.dumps({"version": 1, "jobs": records}))
-    loads: list[Path] = []
-    load = JobFile.load
+    reads: list[Path] = []
+    read = JobFile.read
 
-    def counted(file: JobFile) -> Jobs:
-        loads.append(file.path)
-        return load(file)
+    def counted(file: JobFile, **options: Any) -> Content:
+        reads.append(file.path)
+        return read(file, **options)
 
-    monkeypatch.setattr(JobFile, "load", counted)
+    monkeypatch.setattr(JobFile, "read", counted)
     service = bench.start()
     await service.tick()
     bench.opened[-1].close()  # from here on each look into the database would fail
@@ -341,7 +341,7 @@ async def test_a_thousand_idle_jobs_are_neither_read_nor_looked_up_again(
         bench.now += timedelta(minutes=1)
         await service.tick()
 
-    assert len(loads) == 1
+    assert len(reads) == 1
     assert service.wait_s() > 0
 
 
