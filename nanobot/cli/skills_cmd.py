@@ -108,17 +108,23 @@ def check(
     name: Annotated[str, typer.Argument(help="Only this one.")] = "",
     as_json: _Json = False,
 ) -> None:
-    """Lint the skills and compare installed ones with their hashes (exit code 1: problems)."""
+    """Lint the skills and compare installed ones with their hashes (exit code 1: problems).
+
+    What a skill lacks on this machine and that its owner switched it off is shown, and no problem.
+    """
     from nanobot.agent.skills.admin.lint import lint
+    from nanobot.agent.skills.switches import BY_OWNER
 
     desk = _Desk.of(ctx)
     snapshot = desk.snapshot()
     problems: dict[str, list[str]] = {}
+    states: dict[str, list[str]] = {}
     for standing in snapshot.standings:
         problems[standing.skill.name] = [*lint(standing.skill)]
-        problems[standing.skill.name] += [f"missing {need}" for need in standing.missing]
+        states[standing.skill.name] = [f"missing {need}" for need in standing.missing]
         if standing.held_back:
-            problems[standing.skill.name].append(f"off: {standing.held_back}")
+            kind = states if standing.held_back == BY_OWNER else problems
+            kind[standing.skill.name].append(f"off: {standing.held_back}")
     for broken in snapshot.broken:
         problems.setdefault(broken.name, []).append(f"broken: {broken.reason}")
     lock = desk.lock()
@@ -127,8 +133,12 @@ def check(
             problems.setdefault(installed, []).extend(lock.changes(root, installed))
     if name and name not in problems:
         raise SkillsError(f"there is no skill {name}")
-    chosen = {key: lines for key, lines in sorted(problems.items()) if not name or key == name}
-    bad = any(chosen.values())
+    bad = any(lines for key, lines in problems.items() if not name or key == name)
+    chosen = {
+        key: [*lines, *states.get(key, ())]
+        for key, lines in sorted(problems.items())
+        if not name or key == name
+    }
     if as_json:
         _print({"ok": not bad, "skills": chosen})
     else:
@@ -272,10 +282,16 @@ def update(
 
 @skills_app.command()
 def remove(
-    ctx: typer.Context, name: _Name, shared: _Shared = False, as_json: _Json = False
+    ctx: typer.Context,
+    name: _Name,
+    shared: _Shared = False,
+    yes: _Yes = False,
+    as_json: _Json = False,
 ) -> None:
-    """Take a skill away; it is kept aside."""
+    """Take a skill away, after asking at a terminal; it is kept aside."""
     desk = _Desk.of(ctx)
+    if not yes and sys.stdin.isatty() and not _agreed(f"Remove {name}?"):
+        raise typer.Exit(1)
     backup = desk.installer().remove(desk.root(shared), name)
     _said({"name": name, "backup": str(backup)}, f"removed; it is kept in {backup}", as_json)
 
@@ -308,7 +324,10 @@ def search(
 def enable(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """Trust a skill and switch it on."""
     desk = _Desk.of(ctx)
-    was_off = desk.switches().enable(name)
+    switches = desk.switches()
+    if name not in switches.off():
+        _standing(desk.snapshot(), name)
+    was_off = switches.enable(name)
     entry = desk.loaded.config.skills.entries.get(name)
     if entry is not None and not entry.enabled:
         raise SkillsError(

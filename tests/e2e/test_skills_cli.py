@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import zipfile
+from pathlib import Path
 
-from tests.e2e.conftest import Nanobot
+from tests.e2e.conftest import NANOBOT, Nanobot
+from tests.e2e.terminal import Terminal
 from tests.fakes.skill_registry import SkillRegistry, serving
 from tests.fakes.skills import write_skill
 
@@ -149,3 +151,111 @@ def test_deps_are_shown_and_not_run_unasked(nanobot: Nanobot) -> None:
     assert "npm install -g --ignore-scripts no-such-package" in shown.stdout
     assert ("ran npm" in refused.stdout, refused.returncode) == (False, 1)
     assert "ran npm install -g --ignore-scripts no-such-package" in ran.stdout
+
+
+def test_check_of_a_fresh_install_finds_no_problem(nanobot: Nanobot) -> None:
+    nanobot.configure({})
+    nanobot.environ["PATH"] = str(nanobot.home / "no-programs")
+
+    checked = nanobot.run("skills", "check", "--json")
+    nanobot.run("skills", "disable", "tmux")
+    with_one_off = nanobot.run("skills", "check")
+    write_skill(nanobot.workspace / "skills", "torn", body="Read {baseDir}/gone.md.")
+    with_a_defect = nanobot.run("skills", "check", "--json")
+
+    assert "missing CLI: gh" in json.loads(checked.stdout)["skills"]["github"]
+    assert (checked.returncode, json.loads(checked.stdout)["ok"]) == (0, True)
+    assert (with_one_off.returncode, "off: switched off by the" in with_one_off.stdout) == (0, True)
+    assert (with_a_defect.returncode, json.loads(with_a_defect.stdout)["ok"]) == (1, False)
+
+
+def test_enable_of_a_skill_that_is_not_there_fails(nanobot: Nanobot) -> None:
+    nanobot.configure({})
+    write_skill(nanobot.workspace / "skills", "gone")
+    nanobot.run("skills", "disable", "gone")
+    (nanobot.workspace / "skills" / "gone" / "SKILL.md").unlink()
+
+    unknown = nanobot.run("skills", "enable", "nope")
+    known = nanobot.run("skills", "enable", "memory")
+    forgotten = nanobot.run("skills", "enable", "gone")
+
+    assert unknown.returncode == 1
+    assert "there is no skill nope" in unknown.stderr
+    assert (known.returncode, known.stdout) == (0, "memory was not off\n")
+    assert (forgotten.returncode, forgotten.stdout) == (0, "gone is on from the next turn\n")
+
+
+def test_remove_asks_at_a_terminal_unless_told_yes(nanobot: Nanobot, tmp_path: Path) -> None:
+    nanobot.configure({})
+    for name in ("one", "two"):
+        write_skill(nanobot.workspace / "skills", name)
+
+    told = nanobot.run("skills", "remove", "one", "--yes")
+    terminal = Terminal(tmp_path, nanobot.variables)
+    terminal.type(f"{NANOBOT} skills remove two; echo exit code $?", "Enter")
+    terminal.wait_for("Remove two?")
+    terminal.type("n", "Enter")
+    terminal.wait_for("\nexit code 1")
+    terminal.close()
+
+    assert (told.returncode, (nanobot.workspace / "skills" / "one").exists()) == (0, False)
+    assert (nanobot.workspace / "skills" / "two").exists()
+
+
+def test_empty_and_listed_fields_of_the_metadata_break_no_skill(nanobot: Nanobot) -> None:
+    nanobot.configure({"skills": {"entries": {"listed": {"apiKey": "fake-key-0000"}}}})
+    skills = nanobot.workspace / "skills"
+    keys = ["FAKE_SERVICE_KEY", "FAKE_OTHER_KEY"]
+    needs_key = {"requires": {"env": keys[:1]}, "primaryEnv": keys}
+    write_skill(skills, "listed", openclaw=needs_key)
+    write_skill(skills, "empty", openclaw={"requires": [], "primaryEnv": [], "os": [], "emoji": []})
+    write_skill(skills, "bare", "metadata: []", "license: []", "allowed-tools: []")
+
+    listed = json.loads(nanobot.run("skills", "list", "--json").stdout)
+
+    states = {skill["name"]: skill["state"] for skill in listed["skills"]}
+    assert listed["broken"] == []
+    assert {name: states[name] for name in ("listed", "empty", "bare")} == {
+        "listed": "ready",
+        "empty": "ready",
+        "bare": "ready",
+    }
+
+
+def test_check_takes_examples_for_no_references(nanobot: Nanobot) -> None:
+    nanobot.configure({})
+    body = """Read [the rest](references/gone.md) and run `python3 scripts/none.py`.
+
+Put long texts into references/, for example references/api.md or `scripts/rotate_pdf.py`.
+A link looks like `[text](references/sample.md)`. Other people's: other-skill/scripts/run.sh,
+~/work/scripts/run.sh, https://x.example/scripts/run.sh, scripts/your_script.py, assets/<name>.png.
+
+```
+my-skill/
+├── SKILL.md
+└── scripts/helper.py
+references/tree.md
+```
+
+```markdown
+See [FORMS.md](FORMS.md) and scripts/sample.py.
+```
+
+```bash
+bash {baseDir}/scripts/absent.sh
+python3 scripts/missing.py in.pdf
+```
+"""
+    write_skill(nanobot.workspace / "skills", "guide", "name: guide", body=body)
+
+    report = json.loads(nanobot.run("skills", "check", "guide", "--json").stdout)
+
+    assert report["skills"]["guide"] == [
+        f"{name} is named in the body, but it is not there"
+        for name in (
+            "references/gone.md",
+            "scripts/none.py",
+            "scripts/absent.sh",
+            "scripts/missing.py",
+        )
+    ]
