@@ -396,6 +396,8 @@ def load_skills(
         environ=environ,
         watch=config.skills.load.watch,
         reserved_commands=RESERVED,
+        cap=config.skills.catalogue_tokens,
+        catalogue=home.skills_catalogue,
         off=off,
         clock=clock,
     )

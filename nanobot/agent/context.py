@@ -105,7 +105,7 @@ class ContextBuilder:
         if skills.always_text:
             parts.append(Part("active skills", f"# Active Skills\n\n{skills.always_text}"))
         if skills.summary:
-            parts.append(Part("skills summary", render.skills(skills.summary)))
+            parts.append(Part("skills summary", render.skills(skills.summary, skills.catalogue)))
         return tuple(parts)
 
     def _assistants_parts(self, *, owner: bool) -> list[Part]:

@@ -28,6 +28,8 @@ GREETING = (
 )
 
 
+HELP_LINES = 60
+"""Commands that /help shows; more than these are skills."""
 EFFORTS = ("low", "medium", "high", "off")
 """The levels of /think."""
 _OWNERS_CHOICE = "Only the owner can change that."
@@ -81,7 +83,10 @@ def standard_commands(
         return GREETING
 
     async def help_(invocation: Invocation) -> str:
-        return "\n".join(f"/{name}: {text}" for name, text in table.menu())
+        lines = [f"/{name}: {text}" for name, text in table.menu()]
+        if len(lines) > HELP_LINES:
+            lines[HELP_LINES:] = [f"and {len(lines) - HELP_LINES} more: /skills"]
+        return "\n".join(lines)
 
     async def new(invocation: Invocation) -> str:
         inbound = invocation.inbound

@@ -53,7 +53,7 @@ def test_a_suspicious_skill_is_shown_and_not_installed(nanobot: Nanobot) -> None
     assert (forced.returncode, (nanobot.workspace / "skills" / "evil").is_dir()) == (0, True)
 
 
-def test_the_list_shows_each_ones_tokens_and_the_formula(nanobot: Nanobot) -> None:
+def test_the_list_shows_each_ones_tokens_and_what_all_take(nanobot: Nanobot) -> None:
     nanobot.configure({})
     write_skill(nanobot.workspace / "skills", "mine")
 
@@ -62,9 +62,9 @@ def test_the_list_shows_each_ones_tokens_and_the_formula(nanobot: Nanobot) -> No
 
     mine = next(skill for skill in listed["skills"] if skill["name"] == "mine")
     assert (mine["source"], mine["state"]) == ("workspace", "ready")
-    bytes_ = 114 + len("mine") + len("About mine.") + len(mine["path"])
-    assert mine["tokens"] == -(-bytes_ // 4)
-    assert "tokens = ceil(bytes / 4)" in text
+    assert 30 < mine["tokens"] < 150
+    assert sum(skill["tokens"] for skill in listed["skills"]) < listed["tokens"]
+    assert f"All together {listed['tokens']} tokens of every prompt" in text
 
 
 def test_a_new_skill_is_made_packed_and_shown(nanobot: Nanobot) -> None:

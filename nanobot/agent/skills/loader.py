@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from loguru import logger
+
 from nanobot.agent.skills.commands import slash_commands
 from nanobot.agent.skills.frontmatter import plain_values
 from nanobot.agent.skills.gating import Facts, Rules, command_environment, judge
@@ -36,7 +38,7 @@ from nanobot.agent.skills.reader import (
     read_skill,
     read_text,
 )
-from nanobot.agent.skills.summary import summary
+from nanobot.agent.skills.summary import CAP, catalogue_lines, summary
 from nanobot.agent.skills.switches import NOTHING_OFF, OffSource, OffSwitches, nothing_off
 from nanobot.core.ports import Clock
 from nanobot.store.shipped import builtin_skills_dir as shipped_skills_dir
@@ -92,6 +94,9 @@ class SkillsLoader:
     ``get_skill_metadata``) looks at the disk each time. A turn uses ``snapshot_for`` instead.
     All methods may be called from any thread.
 
+    ``cap`` is how many tokens the list in the prompt may have; ``catalogue`` is the file in which
+    all skills are listed once that is too few.
+
     ``config`` is config.json as a mapping, for ``requires.config``. ``environ`` and ``which``
     default to the process's own; neither is ever written to. ``off`` says which skills are off
     until the owner enables them; it is asked at every look at the disk.
@@ -112,6 +117,8 @@ class SkillsLoader:
         which: Callable[[str], str | None] | None = None,
         watch: bool = True,
         reserved_commands: Iterable[str] = (),
+        cap: int = CAP,
+        catalogue: Path | None = None,
         off: OffSource = nothing_off,
         clock: Clock = _now,
     ) -> None:
@@ -131,6 +138,8 @@ class SkillsLoader:
         self._which = which or self._on_path
         self._watch = watch
         self._reserved = frozenset(reserved_commands)
+        self._cap = cap
+        self._catalogue = catalogue
         self._off_source = off
         self._off: OffSwitches = NOTHING_OFF
         self._clock = clock
@@ -216,7 +225,7 @@ class SkillsLoader:
         return _joined(in_context, self._named(names))
 
     def build_skills_summary(self) -> str:
-        """The XML of every skill the model is told of; "" for none."""
+        """The list of the skills the model is told of, as the prompt has it; "" for none."""
         return self._latest().summary
 
     def get_always_skills(self) -> list[str]:
@@ -357,10 +366,13 @@ class SkillsLoader:
         standings = tuple(self._judged(skill, facts) for skill in skills)
         eligible = [standing.skill for standing in standings if standing.is_eligible]
         always = [standing.skill for standing in standings if standing.is_always]
+        listed = summary(standings, self._cap)
         return SkillsSnapshot(
             standings=standings,
             broken=tuple(sorted(broken, key=lambda skill: skill.name)),
-            summary=summary(standings),
+            summary=listed.text,
+            costs=listed.costs,
+            catalogue=self._catalogued(standings) if listed.is_short else None,
             always=tuple(skill.name for skill in always),
             always_text=_joined(always_in_context, always),
             commands=slash_commands(eligible, self._reserved),
@@ -369,6 +381,20 @@ class SkillsLoader:
             ),
             readable=tuple(dict.fromkeys(path for skill in eligible for path in skill.readable)),
         )
+
+    def _catalogued(self, standings: Iterable[Standing]) -> Path | None:
+        """The file that has all skills, written anew; None where there is none to write."""
+        if self._catalogue is None:
+            return None
+        fresh = self._catalogue.with_suffix(".new")
+        try:
+            self._catalogue.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.write_text(catalogue_lines(standings), encoding="utf-8")
+            fresh.replace(self._catalogue)
+        except OSError as error:
+            logger.warning("the catalogue of all skills cannot be written: {}", error)
+            return None
+        return self._catalogue
 
     def _judged(self, skill: Skill, facts: Facts) -> Standing:
         standing = judge(skill, facts, self._rules)
