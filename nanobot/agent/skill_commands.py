@@ -122,12 +122,20 @@ def section_tokens(snapshot: SkillsSnapshot) -> int:
 
 def state_of(standing: Standing) -> str:
     """How a skill stands, in a few words."""
-    if standing.is_eligible:
-        return "ready"
     if standing.held_back:
-        return f"off: {standing.held_back}"
-    if not standing.enabled:
-        return "off"
-    if not standing.fits_os:
-        return "for another system"
-    return f"missing {', '.join(standing.missing)}"
+        state = f"off: {standing.held_back}"
+    elif standing.is_eligible:
+        state = "ready"
+    elif not standing.enabled:
+        state = "off"
+    elif not standing.fits_os:
+        state = "for another system"
+    else:
+        state = f"missing {', '.join(standing.missing)}"
+    return ", ".join((state, *in_place_of(standing)))
+
+
+def in_place_of(standing: Standing) -> tuple[str, ...]:
+    """Which skills of the same name are hidden by this one; nothing for none."""
+    hidden = ", ".join(standing.in_place_of)
+    return (f"in place of the {hidden} one",) if hidden else ()

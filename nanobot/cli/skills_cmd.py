@@ -112,6 +112,7 @@ def check(
 
     What a skill lacks on this machine and that its owner switched it off is shown, and no problem.
     """
+    from nanobot.agent.skill_commands import in_place_of
     from nanobot.agent.skills.admin.lint import lint
     from nanobot.agent.skills.switches import BY_OWNER
 
@@ -121,7 +122,10 @@ def check(
     states: dict[str, list[str]] = {}
     for standing in snapshot.standings:
         problems[standing.skill.name] = [*lint(standing.skill)]
-        states[standing.skill.name] = [f"missing {need}" for need in standing.missing]
+        states[standing.skill.name] = [
+            *(f"missing {need}" for need in standing.missing),
+            *in_place_of(standing),
+        ]
         if standing.held_back:
             kind = states if standing.held_back == BY_OWNER else problems
             kind[standing.skill.name].append(f"off: {standing.held_back}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.e2e.conftest import NANOBOT, Nanobot
 from tests.e2e.terminal import Terminal
+from tests.fakes.model_server import ModelServer
 from tests.fakes.skill_registry import SkillRegistry, serving
 from tests.fakes.skills import write_skill
 
@@ -306,3 +307,36 @@ const reply = await ask({
     installed = nanobot.run("skills", "install", str(honest), "--yes")
 
     assert (installed.returncode, "suspicious" in installed.stderr) == (0, False)
+
+
+def test_a_skill_in_place_of_a_built_in_one_is_said_everywhere(
+    nanobot: Nanobot, model: ModelServer
+) -> None:
+    nanobot.use_model(model)
+    source = write_skill(nanobot.home.parent, "weather", "name: weather").parent
+
+    refused = nanobot.run("skills", "install", str(source), "--yes")
+    accepted = nanobot.run("skills", "install", str(source), "--yes", "--accept-findings")
+    listed = nanobot.run("skills", "list").stdout
+    checked = nanobot.run("skills", "check", "weather")
+    in_chat = nanobot.run("agent", "-m", "/skills")
+    logged = nanobot.run("agent", "--logs", "-m", "/skills").stderr
+
+    said = "in place of the builtin one"
+    assert refused.returncode == 1
+    assert "! SKILL.md: takes the place of a built-in skill: weather" in refused.stderr
+    assert accepted.returncode == 0
+    assert re.search(rf"^weather .* workspace +ready, {said}", listed, re.MULTILINE)
+    assert (checked.returncode, checked.stdout) == (0, f"weather: {said}\n")
+    assert f"- /weather: ready, {said}" in in_chat.stdout
+    assert f"the skill weather of workspace is {said}" in logged
+
+
+def test_of_two_skills_of_one_name_the_list_says_which_is_hidden(nanobot: Nanobot) -> None:
+    nanobot.configure({})
+    write_skill(nanobot.workspace / "skills", "mine")
+    write_skill(nanobot.home / "skills", "mine")
+
+    listed = nanobot.run("skills", "list").stdout
+
+    assert re.search(r"^mine .* workspace +ready, in place of the shared one", listed, re.MULTILINE)

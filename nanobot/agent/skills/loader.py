@@ -288,6 +288,12 @@ class SkillsLoader:
         if after == before:
             return before, False
         self._snapshot = after
+        known = before.standings if before else ()
+        for standing in after.standings:
+            if standing.in_place_of and standing not in known:
+                place = ", ".join(standing.in_place_of)
+                name, source = standing.skill.name, standing.skill.source
+                logger.warning("the skill {} of {} is in place of the {} one", name, source, place)
         return after, True
 
     def _scanned(self) -> dict[_Place, _Stamp]:
@@ -345,6 +351,7 @@ class SkillsLoader:
         chosen: dict[str, Skill] = {}
         broken: list[BrokenSkill] = []
         held_back: list[Skill] = []
+        hidden: dict[str, list[Source]] = {}
         for _, reading in sorted(self._readings.items(), key=lambda item: item[0]):
             if isinstance(reading.result, BrokenSkill):
                 broken.append(reading.result)
@@ -352,8 +359,8 @@ class SkillsLoader:
                 continue
             elif self._is_untrusted(reading.result):
                 held_back.append(reading.result)
-            else:
-                chosen.setdefault(reading.result.name, reading.result)
+            elif chosen.setdefault(reading.result.name, reading.result) is not reading.result:
+                hidden.setdefault(reading.result.name, []).append(reading.result.source)
         for skill in held_back:
             # It must not take the place of a skill that the owner trusts.
             if chosen.setdefault(skill.name, skill) is not skill:
@@ -363,7 +370,9 @@ class SkillsLoader:
         facts = Facts.gathered(
             skills, platform=self._platform, environ=self._environ, which=self._which
         )
-        standings = tuple(self._judged(skill, facts) for skill in skills)
+        standings = tuple(
+            self._judged(skill, facts, tuple(hidden.get(skill.name, ()))) for skill in skills
+        )
         eligible = [standing.skill for standing in standings if standing.is_eligible]
         always = [standing.skill for standing in standings if standing.is_always]
         listed = summary(standings, self._cap)
@@ -396,8 +405,8 @@ class SkillsLoader:
             return None
         return self._catalogue
 
-    def _judged(self, skill: Skill, facts: Facts) -> Standing:
-        standing = judge(skill, facts, self._rules)
+    def _judged(self, skill: Skill, facts: Facts, hidden: tuple[Source, ...]) -> Standing:
+        standing = replace(judge(skill, facts, self._rules), in_place_of=hidden)
         reason = self._why_off(skill)
         return replace(standing, enabled=False, held_back=reason) if reason else standing
 

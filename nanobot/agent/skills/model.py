@@ -136,7 +136,8 @@ class Standing:
     """How a skill stands on this machine under this configuration.
 
     ``missing`` are its unmet requirements, as the summary words them (``CLI: ffmpeg``).
-    ``held_back``: why it is off until the owner enables it ("" when it is not).
+    ``held_back``: why it is off until the owner enables it ("" when it is not). ``in_place_of``
+    are the sources of the working skills of the same name that it hides.
     """
 
     skill: Skill
@@ -144,6 +145,7 @@ class Standing:
     fits_os: bool
     missing: tuple[str, ...]
     held_back: str = ""
+    in_place_of: tuple[Source, ...] = ()
 
     @property
     def is_eligible(self) -> bool:
