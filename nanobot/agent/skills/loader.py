@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,6 +31,7 @@ from nanobot.agent.skills.model import (
     Standing,
 )
 from nanobot.agent.skills.reader import (
+    ALWAYS_TOTAL,
     SKILL_FILE,
     always_in_context,
     in_context,
@@ -222,7 +224,11 @@ class SkillsLoader:
 
     def load_skills_for_context(self, names: Iterable[str]) -> str:
         """Each as ``### Skill: NAME`` and its body, ``---`` between; unknown ones are left out."""
-        return _joined(in_context, self._named(names))
+        texts: list[str] = []
+        for skill in self._named(names):
+            with suppress(SkillBroken):
+                texts.append(in_context(skill))
+        return _SEPARATOR.join(texts)
 
     def build_skills_summary(self) -> str:
         """The list of the skills the model is told of, as the prompt has it; "" for none."""
@@ -383,7 +389,7 @@ class SkillsLoader:
             costs=listed.costs,
             catalogue=self._catalogued(standings) if listed.is_short else None,
             always=tuple(skill.name for skill in always),
-            always_text=_joined(always_in_context, always),
+            always_text=_always_text(always),
             commands=slash_commands(eligible, self._reserved),
             environment=MappingProxyType(
                 command_environment(standings, self._rules, self._environ)
@@ -425,12 +431,12 @@ def _is_in_reach(skill: Skill) -> bool:
     return skill.source in (Source.WORKSPACE, Source.EXTRA)
 
 
-def _joined(render: Callable[[Skill], str], skills: Iterable[Skill]) -> str:
-    """The texts of the skills; one that is gone since it was found is left out."""
+def _always_text(skills: Iterable[Skill]) -> str:
+    """The bodies that are always in the prompt; a skill that is gone meanwhile is left out."""
     texts: list[str] = []
+    room = ALWAYS_TOTAL
     for skill in skills:
-        try:
-            texts.append(render(skill))
-        except SkillBroken:
-            continue
+        with suppress(SkillBroken):
+            texts.append(always_in_context(skill, room))
+            room -= len(texts[-1])
     return _SEPARATOR.join(texts)
