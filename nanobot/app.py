@@ -261,6 +261,7 @@ async def open_app(
             clock=clock,
             subagents=subagents.in_words,
             meter=meter,
+            renewed=context.forget,
             more=(
                 compact_command(sessions, models, loop.window, meter),
                 memory_command(memory, digests),
@@ -288,6 +289,7 @@ async def open_app(
             is_busy=lambda key: dispatcher.running_since(key) is not None,
             recall=recall,
             home=home,
+            renewed=context.forget,
         )
         app = App(
             home=home,

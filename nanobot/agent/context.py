@@ -87,6 +87,10 @@ class ContextBuilder:
             del self._held[next(iter(self._held))]
         return snapshot
 
+    def forget(self, session_key: str) -> None:
+        """The session begins anew: its next turn sees the skills as they are then."""
+        self._held.pop(session_key, None)
+
     def build_system_prompt(
         self, role: Role = Role.OWNER, skills: SkillsSnapshot | None = None
     ) -> str:

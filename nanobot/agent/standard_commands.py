@@ -69,14 +69,16 @@ def standard_commands(
     turns: Callable[[], TurnControl],
     meter: ContextMeter,
     clock: Clock,
+    renewed: Callable[[str], None],
     subagents: Callable[[str], Awaitable[Sequence[str]]] = no_subagents,
     more: Iterable[Command] = (),
     further: Further = no_further,
 ) -> CommandTable:
     """The table of commands. ``turns`` is asked when a command runs: the dispatcher needs it.
 
-    ``subagents`` tells of those of a session, a line each. ``more`` are commands of other
-    parts, ``further`` those that are turns (skills).
+    ``renewed`` is told of a session in which a new conversation begins. ``subagents`` tells of
+    those of a session, a line each. ``more`` are commands of other parts, ``further`` those that
+    are turns (skills).
     """
 
     async def start(invocation: Invocation) -> str:
@@ -100,6 +102,7 @@ def standard_commands(
                 trust=Trust.TRUSTED,
             ),
         )
+        renewed(inbound.session_key)
         return "A new conversation begins. The former one is kept and goes into the memory."
 
     async def stop(invocation: Invocation) -> str:

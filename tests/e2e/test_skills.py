@@ -180,3 +180,48 @@ def test_the_lists_in_a_chat_stay_short_with_many_skills(
 
     assert len(skills) < 20_000 and "more: `nanobot skills list`" in skills
     assert len(commands) < 20_000 and "more: /skills" in commands
+
+
+def test_without_watching_a_new_conversation_sees_a_new_skill(telegram: Telegram) -> None:
+    telegram.nanobot.configure({**telegram.config(), "skills": {"load": {"watch": False}}})
+    telegram.model.answer_with(lambda request: Reply.text("Hello."))
+    telegram.start()
+
+    def prompt_of(text: str) -> str:
+        seen = len(telegram.api.sent_to(OWNER))
+        telegram.api.inject(text, chat_id=OWNER)
+        telegram.api.wait_for_sent(seen + 1, OWNER)
+        asked = [one for one in telegram.model.requests if "# Skills" in str(one.messages[0])]
+        return skills_section(asked[-1])
+
+    first = prompt_of("hi")
+    write_skill(telegram.nanobot.workspace / "skills", "late")
+    same_conversation = prompt_of("hi again")
+    prompt_of("/new")
+    next_conversation = prompt_of("hi in a new one")
+    write_skill(telegram.nanobot.workspace / "skills", "later")
+    deleted = telegram.nanobot.run("sessions", "delete", f"telegram:{OWNER}", "--yes")
+    after_deletion = prompt_of("hi once more")
+
+    assert "<name>late</name>" not in first + same_conversation
+    assert "<name>late</name>" in next_conversation
+    assert "<name>later</name>" not in next_conversation
+    assert deleted.returncode == 0, deleted.stderr
+    assert "<name>later</name>" in after_deletion
+
+
+def test_a_skill_that_comes_later_stands_in_telegrams_menu(telegram: Telegram) -> None:
+    telegram.configure(pollTimeoutS=1)
+    telegram.start()
+    eventually(lambda: bool(telegram.api.commands), "the menu")
+
+    def names() -> list[str]:
+        return [command["command"] for command in telegram.api.commands]
+
+    before = names()
+    write_skill(telegram.nanobot.workspace / "skills", "late")
+    eventually(lambda: "late" in names(), "the skill in the menu")
+    (telegram.nanobot.workspace / "skills" / "late" / "SKILL.md").unlink()
+    eventually(lambda: "late" not in names(), "the menu without the skill")
+
+    assert "late" not in before

@@ -177,10 +177,10 @@ class SkillsLoader:
             return self._snapshot or self._refreshed(look_up=False)[0]
 
     def menu(self) -> tuple[tuple[str, str], ...]:
-        """Names and help lines of the skills' slash commands, as last looked at."""
-        return tuple(
-            (command.name, command.skill.description) for command in self.snapshot().commands
-        )
+        """Names and help lines of the skills' slash commands, as they are on disk now."""
+        with self._lock:
+            snapshot = self._refreshed(look_up=False)[0]
+        return tuple((command.name, command.skill.description) for command in snapshot.commands)
 
     def broken(self) -> tuple[BrokenSkill, ...]:
         """The folders that mean to be skills and are none, by name, each with the reason."""
