@@ -291,6 +291,7 @@ async def open_app(
             clock=clock,
             subagents=subagents.in_words,
             meter=meter,
+            renewed=context.forget,
             more=(
                 compact_command(sessions, models, loop.window, meter),
                 memory_command(memory, digests),
@@ -318,6 +319,7 @@ async def open_app(
             is_busy=lambda key: dispatcher.running_since(key) is not None,
             recall=recall,
             home=home,
+            renewed=context.forget,
         )
         app = App(
             home=home,
@@ -433,6 +435,8 @@ def load_skills(
         which=lambda program: sandbox.which(program, view),
         watch=config.skills.load.watch,
         reserved_commands=RESERVED,
+        cap=config.skills.catalogue_tokens,
+        catalogue=home.skills_catalogue,
         off=off,
         clock=clock,
     )

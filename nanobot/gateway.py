@@ -104,7 +104,7 @@ def build_channels(app: App) -> dict[str, Channel]:
             telegram,
             gate=Gate(telegram.allow_from),
             intake=app.bus,
-            menu=app.commands.menu(),
+            menu=app.commands.menu,
             clock=app.clock,
             tls=app.tls.context,
         )

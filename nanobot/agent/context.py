@@ -86,6 +86,10 @@ class ContextBuilder:
             del self._held[next(iter(self._held))]
         return snapshot
 
+    def forget(self, session_key: str) -> None:
+        """The session begins anew: its next turn sees the skills as they are then."""
+        self._held.pop(session_key, None)
+
     def build_system_prompt(
         self, role: Role = Role.OWNER, skills: SkillsSnapshot | None = None
     ) -> str:
@@ -104,7 +108,7 @@ class ContextBuilder:
         if skills.always_text:
             parts.append(Part("active skills", f"# Active Skills\n\n{skills.always_text}"))
         if skills.summary:
-            parts.append(Part("skills summary", render.skills(skills.summary)))
+            parts.append(Part("skills summary", render.skills(skills.summary, skills.catalogue)))
         return tuple(parts)
 
     def _assistants_parts(self, *, owner: bool) -> list[Part]:

@@ -37,7 +37,9 @@ class Desk:
         is_busy: Callable[[str], bool],
         recall: Recall,
         home: Home,
+        renewed: Callable[[str], None],
     ) -> None:
+        """``renewed`` is told of a session that is no more."""
         self._sessions = sessions
         self._digests = digests
         self._memory = memory
@@ -45,6 +47,7 @@ class Desk:
         self._is_busy = is_busy
         self._recall = recall
         self._home = home
+        self._renewed = renewed
 
     async def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a request; what goes wrong is told in ``error``, never raised."""
@@ -183,6 +186,7 @@ class Desk:
         entries = await self._sessions.delete(key)
         if entries is None:
             raise ValueError(busy)
+        self._renewed(key)
         for folder in (self._home.media_of(key), self._home.spill_of(key)):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:

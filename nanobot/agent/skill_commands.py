@@ -11,8 +11,9 @@ from nanobot.agent.commands import Command, Invocation, command_form
 from nanobot.agent.skills import SkillBroken, SkillsSnapshot, SlashCommand, Standing
 from nanobot.agent.skills.commands import sanitized
 from nanobot.agent.skills.reader import ALWAYS_MAX, read_body
-from nanobot.agent.skills.summary import entry_cost, summary_cost
 from nanobot.core.chat import ToolCall
+from nanobot.core.text import shortened
+from nanobot.core.tokens import text_tokens
 from nanobot.prompts import render
 
 RESERVED = frozenset(
@@ -22,6 +23,10 @@ RESERVED = frozenset(
     )
 )
 """Command names that are the program's own; a skill of such a name gets a number behind it."""
+
+
+LISTED = 40
+"""Skills that ``/skills`` shows in a chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,28 +96,46 @@ def skills_command(skills: Callable[[], SkillsSnapshot]) -> Command:
 def listing(snapshot: SkillsSnapshot) -> str:
     """The skills in Markdown, one a line, with their tokens in every prompt."""
     commands = {command.skill.name: command.name for command in snapshot.commands}
-    lines = [_line(standing, commands) for standing in snapshot.standings]
+    lines = []
+    for standing in snapshot.standings:
+        skill = standing.skill
+        name = f"/{commands[skill.name]}" if skill.name in commands else skill.name
+        cost = snapshot.costs.get(skill.name, 0)
+        about = shortened(skill.description, 200)
+        lines.append(f"- {name}: {state_of(standing)}, {cost} tokens. {about}")
     lines += [f"- {broken.name}: broken: {broken.reason}" for broken in snapshot.broken]
     if not lines:
         return "There are no skills."
-    total = summary_cost(snapshot.standings)
-    return "\n".join((*lines, f"Their list takes {total} tokens of every prompt."))
+    if len(lines) > LISTED:
+        lines[LISTED:] = [f"and {len(lines) - LISTED} more: `nanobot skills list`"]
+    return "\n".join(
+        (*lines, f"Their list takes {section_tokens(snapshot)} tokens of every prompt.")
+    )
 
 
-def _line(standing: Standing, commands: Mapping[str, str]) -> str:
-    skill = standing.skill
-    name = f"/{commands[skill.name]}" if skill.name in commands else skill.name
-    return f"- {name}: {state_of(standing)}, {entry_cost(standing)} tokens. {skill.description}"
+def section_tokens(snapshot: SkillsSnapshot) -> int:
+    """Tokens that the section of skills takes in every prompt, as all reports estimate them."""
+    if not snapshot.summary:
+        return 0
+    return text_tokens(render.skills(snapshot.summary, snapshot.catalogue))
 
 
 def state_of(standing: Standing) -> str:
     """How a skill stands, in a few words."""
-    if standing.is_eligible:
-        return "ready"
     if standing.held_back:
-        return f"off: {standing.held_back}"
-    if not standing.enabled:
-        return "off"
-    if not standing.fits_os:
-        return "for another system"
-    return f"missing {', '.join(standing.missing)}"
+        state = f"off: {standing.held_back}"
+    elif standing.is_eligible:
+        state = "ready"
+    elif not standing.enabled:
+        state = "off"
+    elif not standing.fits_os:
+        state = "for another system"
+    else:
+        state = f"missing {', '.join(standing.missing)}"
+    return ", ".join((state, *in_place_of(standing)))
+
+
+def in_place_of(standing: Standing) -> tuple[str, ...]:
+    """Which skills of the same name are hidden by this one; nothing for none."""
+    hidden = ", ".join(standing.in_place_of)
+    return (f"in place of the {hidden} one",) if hidden else ()

@@ -28,6 +28,8 @@ GREETING = (
 )
 
 
+HELP_LINES = 60
+"""Commands that /help shows; more than these are skills."""
 EFFORTS = ("low", "medium", "high", "off")
 """The levels of /think."""
 _OWNERS_CHOICE = "Only the owner can change that."
@@ -68,22 +70,27 @@ def standard_commands(
     meter: ContextMeter,
     clock: Clock,
     default_effort: str = "as the model likes",
+    renewed: Callable[[str], None],
     subagents: Callable[[str], Awaitable[Sequence[str]]] = no_subagents,
     more: Iterable[Command] = (),
     further: Further = no_further,
 ) -> CommandTable:
     """The table of commands. ``turns`` is asked when a command runs: the dispatcher needs it.
 
-    ``default_effort``: how much models reason where ``/think`` has not said it. ``subagents`` tells
-    of those of a session, a line each. ``more`` are commands of other
-    parts, ``further`` those that are turns (skills).
+    ``default_effort``: how much models reason where ``/think`` has not said it. ``renewed`` is
+    told of a session in which a new conversation begins. ``subagents`` tells of
+    those of a session, a line each. ``more`` are commands of other parts, ``further`` those that
+    are turns (skills).
     """
 
     async def start(invocation: Invocation) -> str:
         return GREETING
 
     async def help_(invocation: Invocation) -> str:
-        return "\n".join(f"/{name}: {text}" for name, text in table.menu())
+        lines = [f"/{name}: {text}" for name, text in table.menu()]
+        if len(lines) > HELP_LINES:
+            lines[HELP_LINES:] = [f"and {len(lines) - HELP_LINES} more: /skills"]
+        return "\n".join(lines)
 
     async def new(invocation: Invocation) -> str:
         inbound = invocation.inbound
@@ -97,6 +104,7 @@ def standard_commands(
                 trust=Trust.TRUSTED,
             ),
         )
+        renewed(inbound.session_key)
         return "A new conversation begins. The former one is kept and goes into the memory."
 
     async def stop(invocation: Invocation) -> str:

@@ -64,7 +64,7 @@ class Connection:
         self._logs = logs
         self._stack = ExitStack()
         self._talk: Talk | None = None
-        self.commands: Sequence[tuple[str, str]] = ()
+        self.commands: Callable[[], Sequence[tuple[str, str]]] = tuple
 
     def open(self) -> Talk:
         """A way that works now; raises GatewayError (and others) when there is none."""
@@ -120,7 +120,8 @@ class Connection:
         if isinstance(talk, SocketTalk):
             self._stack.enter_context(talk)
             listed = talk.status().get("commands", ())
-            self.commands = tuple((str(name), str(meaning)) for name, meaning in listed)
+            found = tuple((str(name), str(meaning)) for name, meaning in listed)
+            self.commands = lambda: found
         self._talk = talk
         return talk
 
@@ -134,7 +135,7 @@ class Connection:
         taken = take_over(self._cli, loaded, "REPL")
         if isinstance(taken, LocalTalk):
             self._stack.enter_context(taken)
-            self.commands = taken.app.commands.menu()
+            self.commands = taken.app.commands.menu
             if taken.app.models.is_offline:
                 print(offline_hint(self._cli), file=sys.stderr)
         return taken
@@ -154,7 +155,7 @@ def _in_a_terminal(
 
     is_styled = styled(cli.environ)
     history = cli.home.private(cli.home.cache) / "history"
-    editor = Editor(PROMPT, history, lambda: connection.commands, styled=is_styled)
+    editor = Editor(PROMPT, history, lambda: connection.commands(), styled=is_styled)
     print(f"{_greeting(connection)}\n{KEYS}\n")
     for text in _messages(editor.read):
         with _spoken():

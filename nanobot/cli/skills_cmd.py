@@ -35,9 +35,9 @@ skills_app = typer.Typer(
     add_completion=False,
 )
 
-FORMULA = (
-    "tokens = ceil(bytes / 4); 18 bytes once, and for each skill 114 + name + description + "
-    "location (141 + requirements where some are missing), as escaped UTF-8"
+_TOTAL = (
+    "All together {} tokens of every prompt, as estimated (docs/context.md); "
+    "`nanobot status --context` corrects that for the model in use."
 )
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -56,23 +56,22 @@ class SkillsError(NanobotError):
 @skills_app.command(name="list")
 def list_(ctx: typer.Context, as_json: _Json = False) -> None:
     """All skills: how each stands, and its tokens in every prompt."""
-    from nanobot.agent.skill_commands import state_of
-    from nanobot.agent.skills import entry_cost, summary_cost
+    from nanobot.agent.skill_commands import section_tokens, state_of
 
     snapshot = _Desk.of(ctx).snapshot()
-    total = summary_cost(snapshot.standings)
+    total = section_tokens(snapshot)
     if as_json:
-        shown = [_shown(standing) for standing in snapshot.standings]
+        shown = [_shown(snapshot, standing) for standing in snapshot.standings]
         broken = [
             {"name": skill.name, "path": str(skill.path), "reason": skill.reason}
             for skill in snapshot.broken
         ]
-        _print({"skills": shown, "broken": broken, "tokens": total, "formula": FORMULA})
+        _print({"skills": shown, "broken": broken, "tokens": total})
         return
     rows = [
         (
             standing.skill.name,
-            f"{entry_cost(standing):>5} tokens",
+            f"{snapshot.costs.get(standing.skill.name, 0):>5} tokens",
             standing.skill.source.value,
             state_of(standing),
         )
@@ -84,7 +83,7 @@ def list_(ctx: typer.Context, as_json: _Json = False) -> None:
     width = max((len(printable(name)) for name, *_ in rows), default=0)
     for name, cost, source, state in rows:
         _echo(f"{printable(name):<{width}}  {cost}  {source:<9}  {state}")
-    _echo(f"All together {total} tokens of every prompt: {FORMULA}.")
+    _echo(_TOTAL.format(total))
 
 
 @skills_app.command()
@@ -93,10 +92,11 @@ def show(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     from nanobot.agent.skill_commands import state_of
     from nanobot.agent.skills.reader import read_text
 
-    standing = _standing(_Desk.of(ctx).snapshot(), name)
+    snapshot = _Desk.of(ctx).snapshot()
+    standing = _standing(snapshot, name)
     text = read_text(standing.skill.path)
     if as_json:
-        _print({**_shown(standing), "text": text})
+        _print({**_shown(snapshot, standing), "text": text})
         return
     _echo(f"{standing.skill.path} ({standing.skill.source.value}): {state_of(standing)}\n")
     _echo(text)
@@ -108,17 +108,27 @@ def check(
     name: Annotated[str, typer.Argument(help="Only this one.")] = "",
     as_json: _Json = False,
 ) -> None:
-    """Lint the skills and compare installed ones with their hashes (exit code 1: problems)."""
+    """Lint the skills and compare installed ones with their hashes (exit code 1: problems).
+
+    What a skill lacks on this machine and that its owner switched it off is shown, and no problem.
+    """
+    from nanobot.agent.skill_commands import in_place_of
     from nanobot.agent.skills.admin.lint import lint
+    from nanobot.agent.skills.switches import BY_OWNER
 
     desk = _Desk.of(ctx)
     snapshot = desk.snapshot()
     problems: dict[str, list[str]] = {}
+    states: dict[str, list[str]] = {}
     for standing in snapshot.standings:
         problems[standing.skill.name] = [*lint(standing.skill)]
-        problems[standing.skill.name] += [f"missing {need}" for need in standing.missing]
+        states[standing.skill.name] = [
+            *(f"missing {need}" for need in standing.missing),
+            *in_place_of(standing),
+        ]
         if standing.held_back:
-            problems[standing.skill.name].append(f"off: {standing.held_back}")
+            kind = states if standing.held_back == BY_OWNER else problems
+            kind[standing.skill.name].append(f"off: {standing.held_back}")
     for broken in snapshot.broken:
         problems.setdefault(broken.name, []).append(f"broken: {broken.reason}")
     lock = desk.lock()
@@ -127,8 +137,12 @@ def check(
             problems.setdefault(installed, []).extend(lock.changes(root, installed))
     if name and name not in problems:
         raise SkillsError(f"there is no skill {name}")
-    chosen = {key: lines for key, lines in sorted(problems.items()) if not name or key == name}
-    bad = any(chosen.values())
+    bad = any(lines for key, lines in problems.items() if not name or key == name)
+    chosen = {
+        key: [*lines, *states.get(key, ())]
+        for key, lines in sorted(problems.items())
+        if not name or key == name
+    }
     if as_json:
         _print({"ok": not bad, "skills": chosen})
     else:
@@ -272,10 +286,16 @@ def update(
 
 @skills_app.command()
 def remove(
-    ctx: typer.Context, name: _Name, shared: _Shared = False, as_json: _Json = False
+    ctx: typer.Context,
+    name: _Name,
+    shared: _Shared = False,
+    yes: _Yes = False,
+    as_json: _Json = False,
 ) -> None:
-    """Take a skill away; it is kept aside."""
+    """Take a skill away, after asking at a terminal; it is kept aside."""
     desk = _Desk.of(ctx)
+    if not yes and sys.stdin.isatty() and not _agreed(f"Remove {name}?"):
+        raise typer.Exit(1)
     backup = desk.installer().remove(desk.root(shared), name)
     _said({"name": name, "backup": str(backup)}, f"removed; it is kept in {backup}", as_json)
 
@@ -308,7 +328,10 @@ def search(
 def enable(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """Trust a skill and switch it on."""
     desk = _Desk.of(ctx)
-    was_off = desk.switches().enable(name)
+    switches = desk.switches()
+    if name not in switches.off():
+        _standing(desk.snapshot(), name)
+    was_off = switches.enable(name)
     entry = desk.loaded.config.skills.entries.get(name)
     if entry is not None and not entry.enabled:
         raise SkillsError(
@@ -427,9 +450,8 @@ def _standing(snapshot: SkillsSnapshot, name: str) -> Standing:
     raise SkillsError(f"there is no skill {name}; `nanobot skills list` shows all")
 
 
-def _shown(standing: Standing) -> dict[str, Any]:
+def _shown(snapshot: SkillsSnapshot, standing: Standing) -> dict[str, Any]:
     from nanobot.agent.skill_commands import state_of
-    from nanobot.agent.skills import entry_cost
 
     skill = standing.skill
     return {
@@ -441,7 +463,7 @@ def _shown(standing: Standing) -> dict[str, Any]:
         "state": state_of(standing),
         "missing": list(standing.missing),
         "always": standing.is_always,
-        "tokens": entry_cost(standing),
+        "tokens": snapshot.costs.get(skill.name, 0),
     }
 
 

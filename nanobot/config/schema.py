@@ -613,6 +613,11 @@ class SkillsConfig(Section):
     allow_bundled: tuple[str, ...] | None = Field(
         default=None, description="The only built-in skills to load. Unset: all."
     )
+    catalogue_tokens: Whole = Field(
+        default=4000,
+        ge=500,
+        description="The most tokens of the list of skills in a prompt; the rest is searched.",
+    )
     load: SkillsLoadConfig = Field(default_factory=SkillsLoadConfig)
     install: SkillsInstallConfig = Field(default_factory=SkillsInstallConfig)
     registry: SkillsRegistryConfig = Field(default_factory=SkillsRegistryConfig)

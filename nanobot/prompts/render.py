@@ -41,9 +41,9 @@ def subagent_identity(*, system: str, python: str, workspace: Path) -> str:
     return _render("subagent_identity", system=system, python=python, workspace=workspace)
 
 
-def skills(summary: str) -> str:
-    """The ``# Skills`` section round the XML summary."""
-    return _render("skills", summary=summary)
+def skills(summary: str, catalogue: Path | None = None) -> str:
+    """The ``# Skills`` section round the list; ``catalogue`` has all where the list is short."""
+    return _render("skills", summary=summary, catalogue=catalogue)
 
 
 def profile(name: str) -> str:

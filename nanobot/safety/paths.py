@@ -70,7 +70,8 @@ class PathResolver:
     """The rules about files, as long-lived as the daemon; ``for_context`` applies them to a turn.
 
     Everything in nanobot's home is private (configuration, tokens, sessions, logs) except the
-    workspace; shared skills and the session's own spilled results and media can be read. With
+    workspace; shared skills, the catalogue of skills and the session's own spilled results and
+    media can be read. With
     ``restrict`` nothing outside the workspace and /tmp can be touched, but the skills' folders,
     spilled results and media can still be read.
 
@@ -102,9 +103,16 @@ class PathResolver:
         home = _real(self._home.root)
         tmp = _real(self._home.private(self._home.tmp)) if self._own_tmp() else None
         skills = () if self._skills is None else tuple(self._skills(context))
+        shared = _real(self._home.shared_skills)
         roots = (
-            *(folder for folder in skills if not _within(_absolute(folder), configured)),
-            self._home.shared_skills,
+            # Each root is a mount of its own, and thousands of them take bubblewrap many seconds.
+            *(
+                folder
+                for folder in skills
+                if not _within(_absolute(folder), configured) and not _within(folder, shared)
+            ),
+            shared,
+            self._home.skills_catalogue,
             self._home.spill_of(context.session_key),
             self._home.media_of(context.session_key),
         )
@@ -116,7 +124,10 @@ class PathResolver:
             # model itself could have made a skill's folder there a link to somewhere else.
             readable=tuple(real for real in map(_real, roots) if not _within(home, real)),
             foreign=(_real(self._home.spill), _real(self._home.media)),
-            skill_files=tuple(_real(folder) / "SKILL.md" for folder in skills),
+            skill_files=(
+                *(_real(folder) / "SKILL.md" for folder in skills),
+                _real(self._home.skills_catalogue),
+            ),
             restrict=self._restrict,
             skills_only=not context.principal.is_owner,
             noted=lambda path: self._note(context, path),
@@ -141,7 +152,8 @@ class Paths:
 
     That one is the workspace as the prompt names it, which may be a symbolic link.
     ``foreign`` is where files lie that others made.
-    ``skills_only``: a guest, who reads the ``skill_files`` and nothing else. ``noted`` is told of
+    ``skills_only``: a guest, who reads the ``skill_files`` (the catalogue of skills is one of
+    them) and nothing else. ``noted`` is told of
     each path before it is written. ``tmp`` is what /tmp means, None: the machine's. ``written``
     are the files outside home and workspace that file tools wrote lately.
     """

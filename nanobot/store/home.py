@@ -50,6 +50,10 @@ class Home:
         return self.root / "taken-over.json"
 
     @property
+    def skills_catalogue(self) -> Path:
+        return self.cache / "skills.txt"
+
+    @property
     def skills_off(self) -> Path:
         return self.root / "skills-off.json"
 

@@ -577,7 +577,7 @@ def test_a_channel_without_a_token_is_a_mistake_in_the_config(inbox: FakeInbox) 
             TelegramConfig(enabled=True, token=SecretStr("")),
             gate=Gate([]),
             intake=inbox,
-            menu=(),
+            menu=tuple,
             clock=Hurry().clock,
             tls=no_tls,
         )

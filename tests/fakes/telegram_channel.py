@@ -142,7 +142,7 @@ def build(
         config,
         gate=Gate(allow),
         intake=inbox,
-        menu=menu,
+        menu=lambda: menu,
         clock=(time or Hurry()).clock,
         tls=no_tls,
         limits=limits,

@@ -84,6 +84,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         turns=NoTurns,
         meter=ContextMeter(sessions, models, context, ToolRegistry([])),
         clock=lambda: NOW,
+        renewed=context.forget,
     )
     yield Bench(table, sessions, usage)
     await models.aclose()

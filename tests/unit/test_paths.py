@@ -345,6 +345,29 @@ def test_a_command_is_shown_what_file_tools_wrote_elsewhere_while_it_is_there(
     assert resolver.for_context(context).view().readable == ()
 
 
+def test_the_shared_skills_are_one_mount_however_many_there_are(home: Home, tmp_path: Path) -> None:
+    elsewhere = tmp_path.resolve() / "elsewhere"
+    skills = tuple(home.shared_skills / name for name in ("one", "two"))
+    for folder in (*skills, elsewhere):
+        folder.mkdir(parents=True)
+
+    paths = paths_of(home, restrict=True, skills=(*skills, elsewhere))
+
+    assert paths.view().readable == (elsewhere, home.shared_skills)
+    assert paths.resolve(str(skills[1] / "SKILL.md")) == skills[1] / "SKILL.md"
+
+
+@pytest.mark.parametrize("role", [Role.OWNER, Role.GUEST])
+def test_the_catalogue_of_skills_may_be_read_and_not_written(home: Home, role: Role) -> None:
+    home.skills_catalogue.parent.mkdir()
+    home.skills_catalogue.write_text("- weather")
+    paths = paths_of(home, restrict=True, role=role)
+
+    assert paths.resolve(str(home.skills_catalogue)) == home.skills_catalogue
+    with pytest.raises(ToolError, match="guest" if role is Role.GUEST else "belongs to nanobot"):
+        paths.resolve(str(home.skills_catalogue), Access.WRITE)
+
+
 def test_what_others_made_is_not_trusted(home: Home) -> None:
     paths = paths_of(home)
 

@@ -78,6 +78,7 @@ def sections() -> dict[str, str]:
         "identity, owner": owner,
         "identity, guest": guest,
         "skills": render.skills("<skills>…</skills>"),
+        "skills, too many": render.skills("<skills>…</skills>", workspace / "skills.txt"),
         "skill command": render.skill_command(
             command="weather",
             skill="weather",

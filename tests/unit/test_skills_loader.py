@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanobot.agent.skill_commands import section_tokens
 from nanobot.agent.skills import SkillBroken, SkillsLoader
-from nanobot.agent.skills.summary import entry_cost, summary, summary_cost
+from nanobot.agent.skills.summary import CAP
+from nanobot.core.tokens import text_tokens
 from tests.fakes.skills import write_raw, write_skill
 
 
@@ -209,21 +212,47 @@ def test_the_summary_leaves_out_what_the_model_may_not_or_cannot_ever_use(
     assert [skill["name"] for skill in loader.list_skills()] == ["hidden"]
 
 
-def test_the_cost_of_the_summary_is_the_documented_formula(workspace: Path, builtin: Path) -> None:
+def test_the_cost_of_each_skill_is_the_estimate_of_its_entry(
+    workspace: Path, builtin: Path
+) -> None:
     write_skill(builtin, "one", "description: Über & Größe.")
     write_skill(builtin, "two", openclaw={"requires": {"env": ["KEY"]}})
-    standings = SkillsLoader(workspace, builtin, environ={}).snapshot().standings
+    snapshot = SkillsLoader(workspace, builtin, environ={}).snapshot()
 
-    locations = len(f"{builtin}/one/SKILL.md".encode()) + len(f"{builtin}/two/SKILL.md".encode())
-    one = 114 + len("one") + len("Über &amp; Größe.".encode())
-    two = 141 + len("two") + len("About two.") + len("ENV: KEY")
-    assert len(summary(standings).encode()) == 18 + one + two + locations
-    assert summary_cost(standings) == -(-(18 + one + two + locations) // 4)
-    assert summary_cost([]) == 0
-    assert [entry_cost(standing) for standing in standings] == [
-        -(-(one + len(f"{builtin}/one/SKILL.md".encode())) // 4),
-        -(-(two + len(f"{builtin}/two/SKILL.md".encode())) // 4),
-    ]
+    entries = re.findall(r"^  <skill .*?^  </skill>\n", snapshot.summary, re.DOTALL | re.MULTILINE)
+    assert list(snapshot.costs) == ["one", "two"]
+    assert list(snapshot.costs.values()) == [text_tokens(entry) for entry in entries]
+
+
+@pytest.mark.parametrize("count", [1, 20, 70, 140, 400, 3000])
+def test_the_section_of_skills_keeps_within_its_cap(
+    tmp_path: Path, workspace: Path, builtin: Path, count: int
+) -> None:
+    write_skill(builtin, "weather", "description: Weather, for any place.")
+    for number in range(count):
+        write_skill(workspace / "skills", f"skill-{number:04}", f"description: {'Does it. ' * 30}")
+    snapshot = SkillsLoader(workspace, builtin, catalogue=tmp_path / "c" / "skills.txt").snapshot()
+
+    assert section_tokens(snapshot) <= CAP
+    assert "Weather, for any place." in snapshot.summary
+    assert (snapshot.catalogue is None) == (count <= 20)
+    if snapshot.catalogue:
+        lines = snapshot.catalogue.read_text("utf-8").splitlines()
+        assert len(lines) == count + 1
+        path = workspace / "skills" / "skill-0000" / "SKILL.md"
+        assert lines[0] == f"- skill-0000 [{path}]: {('Does it. ' * 30).strip()}"
+
+
+def test_a_catalogue_that_cannot_be_written_costs_no_turn(
+    tmp_path: Path, workspace: Path, builtin: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    for number in range(200):
+        write_skill(builtin, f"skill-{number:04}", f"description: {'Does it. ' * 30}")
+    loader = SkillsLoader(workspace, builtin, catalogue=tmp_path / "file" / "skills.txt")
+
+    assert loader.snapshot().catalogue is None
+    assert "skill-0000" in loader.snapshot().summary
 
 
 def test_always_skills_are_named_unless_a_requirement_is_unmet(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.skills import SkillsLoader, SkillsSnapshot
-from nanobot.agent.skills.reader import ALWAYS_MAX
+from nanobot.agent.skills.reader import ALWAYS_MAX, ALWAYS_TOTAL
 from tests.fakes.skills import StillClock, write_raw, write_skill
 
 _opened: list[str] | None = None
@@ -301,3 +301,16 @@ def test_threads_that_look_at_once_see_the_same(root: Path) -> None:
 
     assert len(seen) == 8
     assert all(snapshot is seen[0] for snapshot in seen)
+
+
+def test_many_always_skills_together_do_not_flood_the_prompt(root: Path) -> None:
+    paths = [
+        write_skill(root, f"one-{number}", "always: true", body=f"{number} " * 10_000)
+        for number in range(9)
+    ]
+
+    text = loader_of(root).snapshot().always_text
+
+    assert len(text) < ALWAYS_TOTAL + 9 * 200
+    assert "### Skill: one-0\n\n0 0 " in text
+    assert text.endswith(f"### Skill: one-8\n\n[Left out for its length: read {paths[-1]}]")

@@ -12,7 +12,6 @@ from nanobot.agent.skills.model import (
     Source,
     Standing,
 )
-from nanobot.agent.skills.summary import entry_cost, summary_cost
 
 __all__ = [
     "BrokenSkill",
@@ -25,6 +24,4 @@ __all__ = [
     "SlashCommand",
     "Source",
     "Standing",
-    "entry_cost",
-    "summary_cost",
 ]

@@ -7,11 +7,14 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
+
+from loguru import logger
 
 from nanobot.agent.skills.commands import slash_commands
 from nanobot.agent.skills.frontmatter import plain_values
@@ -28,6 +31,7 @@ from nanobot.agent.skills.model import (
     Standing,
 )
 from nanobot.agent.skills.reader import (
+    ALWAYS_TOTAL,
     SKILL_FILE,
     always_in_context,
     in_context,
@@ -36,7 +40,7 @@ from nanobot.agent.skills.reader import (
     read_skill,
     read_text,
 )
-from nanobot.agent.skills.summary import summary
+from nanobot.agent.skills.summary import CAP, catalogue_lines, summary
 from nanobot.agent.skills.switches import NOTHING_OFF, OffSource, OffSwitches, nothing_off
 from nanobot.core.ports import Clock
 from nanobot.store.shipped import builtin_skills_dir as shipped_skills_dir
@@ -92,6 +96,9 @@ class SkillsLoader:
     ``get_skill_metadata``) looks at the disk each time. A turn uses ``snapshot_for`` instead.
     All methods may be called from any thread.
 
+    ``cap`` is how many tokens the list in the prompt may have; ``catalogue`` is the file in which
+    all skills are listed once that is too few.
+
     ``config`` is config.json as a mapping, for ``requires.config``. ``environ`` and ``which``
     default to the process's own; neither is ever written to. ``off`` says which skills are off
     until the owner enables them; it is asked at every look at the disk.
@@ -112,6 +119,8 @@ class SkillsLoader:
         which: Callable[[str], str | None] | None = None,
         watch: bool = True,
         reserved_commands: Iterable[str] = (),
+        cap: int = CAP,
+        catalogue: Path | None = None,
         off: OffSource = nothing_off,
         clock: Clock = _now,
     ) -> None:
@@ -131,6 +140,8 @@ class SkillsLoader:
         self._which = which or self._on_path
         self._watch = watch
         self._reserved = frozenset(reserved_commands)
+        self._cap = cap
+        self._catalogue = catalogue
         self._off_source = off
         self._off: OffSwitches = NOTHING_OFF
         self._clock = clock
@@ -166,10 +177,10 @@ class SkillsLoader:
             return self._snapshot or self._refreshed(look_up=False)[0]
 
     def menu(self) -> tuple[tuple[str, str], ...]:
-        """Names and help lines of the skills' slash commands, as last looked at."""
-        return tuple(
-            (command.name, command.skill.description) for command in self.snapshot().commands
-        )
+        """Names and help lines of the skills' slash commands, as they are on disk now."""
+        with self._lock:
+            snapshot = self._refreshed(look_up=False)[0]
+        return tuple((command.name, command.skill.description) for command in snapshot.commands)
 
     def broken(self) -> tuple[BrokenSkill, ...]:
         """The folders that mean to be skills and are none, by name, each with the reason."""
@@ -213,10 +224,14 @@ class SkillsLoader:
 
     def load_skills_for_context(self, names: Iterable[str]) -> str:
         """Each as ``### Skill: NAME`` and its body, ``---`` between; unknown ones are left out."""
-        return _joined(in_context, self._named(names))
+        texts: list[str] = []
+        for skill in self._named(names):
+            with suppress(SkillBroken):
+                texts.append(in_context(skill))
+        return _SEPARATOR.join(texts)
 
     def build_skills_summary(self) -> str:
-        """The XML of every skill the model is told of; "" for none."""
+        """The list of the skills the model is told of, as the prompt has it; "" for none."""
         return self._latest().summary
 
     def get_always_skills(self) -> list[str]:
@@ -279,6 +294,12 @@ class SkillsLoader:
         if after == before:
             return before, False
         self._snapshot = after
+        known = before.standings if before else ()
+        for standing in after.standings:
+            if standing.in_place_of and standing not in known:
+                place = ", ".join(standing.in_place_of)
+                name, source = standing.skill.name, standing.skill.source
+                logger.warning("the skill {} of {} is in place of the {} one", name, source, place)
         return after, True
 
     def _scanned(self) -> dict[_Place, _Stamp]:
@@ -336,6 +357,7 @@ class SkillsLoader:
         chosen: dict[str, Skill] = {}
         broken: list[BrokenSkill] = []
         held_back: list[Skill] = []
+        hidden: dict[str, list[Source]] = {}
         for _, reading in sorted(self._readings.items(), key=lambda item: item[0]):
             if isinstance(reading.result, BrokenSkill):
                 broken.append(reading.result)
@@ -343,8 +365,8 @@ class SkillsLoader:
                 continue
             elif self._is_untrusted(reading.result):
                 held_back.append(reading.result)
-            else:
-                chosen.setdefault(reading.result.name, reading.result)
+            elif chosen.setdefault(reading.result.name, reading.result) is not reading.result:
+                hidden.setdefault(reading.result.name, []).append(reading.result.source)
         for skill in held_back:
             # It must not take the place of a skill that the owner trusts.
             if chosen.setdefault(skill.name, skill) is not skill:
@@ -354,15 +376,20 @@ class SkillsLoader:
         facts = Facts.gathered(
             skills, platform=self._platform, environ=self._environ, which=self._which
         )
-        standings = tuple(self._judged(skill, facts) for skill in skills)
+        standings = tuple(
+            self._judged(skill, facts, tuple(hidden.get(skill.name, ()))) for skill in skills
+        )
         eligible = [standing.skill for standing in standings if standing.is_eligible]
         always = [standing.skill for standing in standings if standing.is_always]
+        listed = summary(standings, self._cap)
         return SkillsSnapshot(
             standings=standings,
             broken=tuple(sorted(broken, key=lambda skill: skill.name)),
-            summary=summary(standings),
+            summary=listed.text,
+            costs=listed.costs,
+            catalogue=self._catalogued(standings) if listed.is_short else None,
             always=tuple(skill.name for skill in always),
-            always_text=_joined(always_in_context, always),
+            always_text=_always_text(always),
             commands=slash_commands(eligible, self._reserved),
             environment=MappingProxyType(
                 command_environment(standings, self._rules, self._environ)
@@ -370,8 +397,22 @@ class SkillsLoader:
             readable=tuple(dict.fromkeys(path for skill in eligible for path in skill.readable)),
         )
 
-    def _judged(self, skill: Skill, facts: Facts) -> Standing:
-        standing = judge(skill, facts, self._rules)
+    def _catalogued(self, standings: Iterable[Standing]) -> Path | None:
+        """The file that has all skills, written anew; None where there is none to write."""
+        if self._catalogue is None:
+            return None
+        fresh = self._catalogue.with_suffix(".new")
+        try:
+            self._catalogue.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.write_text(catalogue_lines(standings), encoding="utf-8")
+            fresh.replace(self._catalogue)
+        except OSError as error:
+            logger.warning("the catalogue of all skills cannot be written: {}", error)
+            return None
+        return self._catalogue
+
+    def _judged(self, skill: Skill, facts: Facts, hidden: tuple[Source, ...]) -> Standing:
+        standing = replace(judge(skill, facts, self._rules), in_place_of=hidden)
         reason = self._why_off(skill)
         return replace(standing, enabled=False, held_back=reason) if reason else standing
 
@@ -390,12 +431,12 @@ def _is_in_reach(skill: Skill) -> bool:
     return skill.source in (Source.WORKSPACE, Source.EXTRA)
 
 
-def _joined(render: Callable[[Skill], str], skills: Iterable[Skill]) -> str:
-    """The texts of the skills; one that is gone since it was found is left out."""
+def _always_text(skills: Iterable[Skill]) -> str:
+    """The bodies that are always in the prompt; a skill that is gone meanwhile is left out."""
     texts: list[str] = []
+    room = ALWAYS_TOTAL
     for skill in skills:
-        try:
-            texts.append(render(skill))
-        except SkillBroken:
-            continue
+        with suppress(SkillBroken):
+            texts.append(always_in_context(skill, room))
+            room -= len(texts[-1])
     return _SEPARATOR.join(texts)

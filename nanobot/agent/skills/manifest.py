@@ -193,11 +193,12 @@ def _command_tool(top: dict[str, Node], notes: list[str]) -> str:
 
 
 def _is_absent(node: Node | None) -> bool:
-    return node is None or (isinstance(node, Scalar) and (node.is_null or not node.text.strip()))
+    """Whether a field holds nothing: null, blanks, an empty list or an empty object."""
+    return not node or (isinstance(node, Scalar) and (node.is_null or not node.text.strip()))
 
 
 def _text(node: Node | None, where: str) -> str:
-    if node is None:
+    if not node:
         return ""
     if not isinstance(node, Scalar):
         raise SkillBroken(f"{where}: expected text")
@@ -219,7 +220,7 @@ def _names(node: Node | None, where: str) -> tuple[str, ...]:
     """A list of names; a single one, or several with commas between, do as well."""
     if isinstance(node, list):
         parts = [_text(item, where) for item in node]
-    elif isinstance(node, dict):
+    elif isinstance(node, dict) and node:
         raise SkillBroken(f"{where}: expected a list of names")
     else:
         parts = _text(node, where).split(",")
@@ -234,17 +235,18 @@ def _words(node: Node | None, where: str) -> tuple[str, ...]:
 
 
 def _variable(node: Node | None, where: str) -> str:
-    name = _text(node, where)
+    """The name of an environment variable; of a list the first."""
+    name = next(iter(_names(node, where)), "")
     if name and not _VARIABLE.fullmatch(name):
         raise SkillBroken(f"{where}: {name!r} is not the name of an environment variable")
     return name
 
 
 def _object(node: Node | None, where: str) -> dict[str, Node]:
-    if isinstance(node, dict):
-        return node
     if _is_absent(node):
         return {}
+    if isinstance(node, dict):
+        return node
     raise SkillBroken(f"{where}: expected an object")
 
 

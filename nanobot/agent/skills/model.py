@@ -136,7 +136,8 @@ class Standing:
     """How a skill stands on this machine under this configuration.
 
     ``missing`` are its unmet requirements, as the summary words them (``CLI: ffmpeg``).
-    ``held_back``: why it is off until the owner enables it ("" when it is not).
+    ``held_back``: why it is off until the owner enables it ("" when it is not). ``in_place_of``
+    are the sources of the working skills of the same name that it hides.
     """
 
     skill: Skill
@@ -144,6 +145,7 @@ class Standing:
     fits_os: bool
     missing: tuple[str, ...]
     held_back: str = ""
+    in_place_of: tuple[Source, ...] = ()
 
     @property
     def is_eligible(self) -> bool:
@@ -194,8 +196,10 @@ class SkillInvocation:
 class SkillsSnapshot:
     """The skills as one turn sees them; a session holds one until something changes.
 
-    ``standings`` are all working skills by name, ``broken`` all others. ``summary`` is the XML
+    ``standings`` are all working skills by name, ``broken`` all others. ``summary`` is the list
     for the prompt and ``always_text`` the bodies that are always in it (both "" for none).
+    ``costs`` are the tokens of each skill in the list; ``catalogue`` is the file that has all
+    skills where the list had to be shortened.
     ``environment`` is for the commands of a turn and nothing else; it holds secrets.
     ``readable`` are resolved paths that file tools may read under any restriction: folders of
     eligible skills (and a SKILL.md that is a link to elsewhere).
@@ -204,6 +208,8 @@ class SkillsSnapshot:
     standings: tuple[Standing, ...] = ()
     broken: tuple[BrokenSkill, ...] = ()
     summary: str = ""
+    costs: Mapping[str, int] = field(default_factory=dict)
+    catalogue: Path | None = None
     always: tuple[str, ...] = ()
     always_text: str = ""
     commands: tuple[SlashCommand, ...] = ()

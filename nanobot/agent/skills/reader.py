@@ -26,6 +26,9 @@ FILE_MAX = 8 * 1024 * 1024
 ALWAYS_MAX = 32_000
 """The most characters of one body that are put into every prompt; the rest stays on disk."""
 
+ALWAYS_TOTAL = 64_000
+"""The most characters of all those bodies together."""
+
 # O_NONBLOCK: opening a FIFO that somebody called SKILL.md must not wait for a writer.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -82,12 +85,15 @@ def in_context(skill: Skill) -> str:
     return f"### Skill: {skill.name}\n\n{read_body(skill)}"
 
 
-def always_in_context(skill: Skill) -> str:
+def always_in_context(skill: Skill, room: int) -> str:
     """The same, cut where it would flood each prompt, after a line that says the folder.
 
-    The line is needed because the relative paths of the body mean nothing to its reader.
+    The line is needed because the relative paths of the body mean nothing to its reader. A body of
+    more than ``room`` characters is left out, with a note.
     """
     text = in_context(skill)
+    if min(len(text), ALWAYS_MAX) > room:
+        return f"### Skill: {skill.name}\n\n[Left out for its length: read {skill.path}]"
     if len(text) > ALWAYS_MAX:
         cut = text.rfind("\n", 0, ALWAYS_MAX) + 1 or ALWAYS_MAX
         text = f"{text[:cut].rstrip()}\n\n[Cut here: the rest is in {skill.path}]"

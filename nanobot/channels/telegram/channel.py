@@ -43,7 +43,7 @@ class TelegramChannel:
         *,
         gate: Gate,
         intake: Intake,
-        menu: Menu,
+        menu: Callable[[], Menu],
         clock: Clock,
         tls: TLSContext,
         limits: Limits | None = None,
@@ -51,7 +51,10 @@ class TelegramChannel:
         monotonic: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Raises ConfigError when there is no token."""
+        """Raises ConfigError when there is no token.
+
+        ``menu`` gives the commands as they are now; it is asked after each poll.
+        """
         if not config.token.get_secret_value():
             raise ConfigError(
                 "channels.telegram is enabled but channels.telegram.token is empty; "
@@ -59,6 +62,7 @@ class TelegramChannel:
             )
         self._limits = limits = limits or Limits.of(config)
         self._menu = menu
+        self._polled = asyncio.Event()
         self._sleep = sleep
         self._health = Health(clock)
         self._connections = Connections(config, limits, tls)
@@ -69,6 +73,7 @@ class TelegramChannel:
             lambda me: Reader(me, gate, strangers.turned_away),
             self._health,
             limits,
+            polled=self._polled.set,
             sleep=sleep,
             jitter=jitter,
         )
@@ -137,11 +142,19 @@ class TelegramChannel:
             tasks.create_task(self._publish_menu(), name="telegram menu")
 
     async def _publish_menu(self) -> None:
+        """Set the menu, and again when it has changed; looked at after each poll."""
         await self._health.was_up.wait()
-        await publish(
-            self._menu,
-            self._connections,
-            self._limits,
-            failed=lambda text: self._health.noted("menu", text),
-            sleep=self._sleep,
-        )
+        published: Menu | None = None
+        while True:
+            self._polled.clear()
+            menu = self._menu()
+            if menu != published:
+                await publish(
+                    menu,
+                    self._connections,
+                    self._limits,
+                    failed=lambda text: self._health.noted("menu", text),
+                    sleep=self._sleep,
+                )
+                published = menu
+            await self._polled.wait()

@@ -37,15 +37,17 @@ class Polling:
         health: Health,
         limits: Limits,
         *,
+        polled: Callable[[], None],
         sleep: Sleep,
         jitter: Callable[[], float],
     ) -> None:
-        """``jitter``: a random number in [0, 1)."""
+        """``polled`` is called after each poll; ``jitter``: a random number in [0, 1)."""
         self._connections = connections
         self._intake = intake
         self._make_reader = reader
         self._health = health
         self._limits = limits
+        self._polled = polled
         self._sleep = sleep
         self._jitter = jitter
         self._reader: Reader | None = None
@@ -96,6 +98,7 @@ class Polling:
             raise NoAnswer("what the server gave as updates is no list")
         await self._take(entries, self._reader)
         self._health.up(self._detail)
+        self._polled()
 
     async def _introduced(self) -> Reader:
         result = await self._connections.poll("getMe", {}, limit_s=self._limits.call_s)

@@ -23,10 +23,11 @@ from nanobot.agent.skills.admin.lock import Locked, SkillLock, hashes
 from nanobot.agent.skills.admin.registry import Registry
 from nanobot.agent.skills.admin.scan import Finding, scan
 from nanobot.agent.skills.model import BrokenSkill, Skill, SkillBroken, Source
-from nanobot.agent.skills.reader import read_skill
+from nanobot.agent.skills.reader import SKILL_FILE, read_skill
 from nanobot.core.errors import NanobotError
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
+from nanobot.store.shipped import builtin_skills_dir
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 GIT_S = 120.0
@@ -207,7 +208,11 @@ class Installer:
                 name = skill.declared_name
             if not NAME.fullmatch(name):
                 raise InstallError(f"{source}: {one_line(name, 80)!r} is no name for a folder")
-            return Candidate(name, skill, source, version, bundle, scan(bundle), probe)
+            findings = scan(bundle)
+            if (builtin_skills_dir() / name).is_dir():
+                kind = "takes the place of a built-in skill"
+                findings = (*findings, Finding(SKILL_FILE, 0, kind, name))
+            return Candidate(name, skill, source, version, bundle, findings, probe)
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
