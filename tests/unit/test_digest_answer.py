@@ -127,6 +127,12 @@ def test_wrong_types_are_taken_for_what_they_must_mean() -> None:
     )
 
 
+def test_a_paragraph_that_begins_with_its_time_is_no_list() -> None:
+    digest = read(called(json.dumps({"history_entry": "[2026-03-01 12:00] Ann chose tea."})))
+
+    assert digest.events == (Event("Ann chose tea.", NOON),)
+
+
 def test_edits_that_say_nothing_are_left_out() -> None:
     edits = [
         {"action": "explode", "line": "x"},
@@ -154,3 +160,10 @@ def test_a_guests_digest_is_offered_no_edits() -> None:
     offered = [list(tool_spec(edits=edits).parameters["properties"]) for edits in (True, False)]
 
     assert offered == [["history", "memory"], ["history"]]
+
+
+def test_a_list_in_a_text_that_ends_early_never_passes_for_a_paragraph() -> None:
+    listed = json.dumps(GOOD["history"])
+
+    with pytest.raises(Unusable, match="cut off"):
+        read(called(json.dumps({"history": listed[:-10]})))
