@@ -19,6 +19,7 @@ ENTRY_CHARS = 2000
 MOST_ENTRIES = 60
 MOST_EDITS = 40
 _FENCED = re.compile(r"```[\w-]*\s*\n(.*?)```", re.DOTALL)
+_LISTED = re.compile(r"\s*\[\s*[{\"'\]]")
 _STAMPED = re.compile(r"\A\s*\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d)\]\s*")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d))?")
 
@@ -178,9 +179,8 @@ def _unwrapped(document: Any) -> Mapping[str, Any]:
 def _list_of(document: Mapping[str, Any], what: str) -> list[Any]:
     for name in _LISTS[what]:
         value = document.get(name)
-        if isinstance(value, str) and value.lstrip()[:1] == "[":
-            decoded = _loaded(value)
-            value = decoded if isinstance(decoded, list) else value
+        if isinstance(value, str) and _LISTED.match(value):
+            value = _loaded(value)
         if isinstance(value, list):
             return value
         if isinstance(value, dict) or (what == "history" and isinstance(value, str)):

@@ -60,7 +60,8 @@ def read_json(text: str) -> object:
         # Not strict: raw line breaks in strings are what models write when they forget.
         value = json.loads(text, strict=False)
     except ValueError:
-        value = _read_json5(_FENCE.sub("", text))
+        bare = _FENCE.sub("", text)
+        value = _read_json5(text) if bare == text else read_json(bare)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:

@@ -127,6 +127,12 @@ def test_wrong_types_are_taken_for_what_they_must_mean() -> None:
     )
 
 
+def test_a_paragraph_that_begins_with_its_time_is_no_list() -> None:
+    digest = read(called(json.dumps({"history_entry": "[2026-03-01 12:00] Ann chose tea."})))
+
+    assert digest.events == (Event("Ann chose tea.", NOON),)
+
+
 def test_edits_that_say_nothing_are_left_out() -> None:
     edits = [
         {"action": "explode", "line": "x"},

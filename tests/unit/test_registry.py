@@ -109,6 +109,7 @@ async def test_arguments_are_understood_however_badly_they_are_written(arguments
 
 async def test_raw_line_breaks_in_a_string_are_kept() -> None:
     assert await execute(Note(), '{"path": "one\ntwo\tthree"}') == ("one\ntwo\tthree|1|[]", True)
+    assert await execute(Note(), '```json\n{"path": "one\ntwo"}```') == ("one\ntwo|1|[]", True)
 
 
 async def test_null_means_not_given() -> None:
