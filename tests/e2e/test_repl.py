@@ -16,6 +16,7 @@ from tests.e2e.conftest import NANOBOT, Nanobot, eventually
 from tests.e2e.terminal import Terminal
 from tests.fakes.model_replies import Reply
 from tests.fakes.model_server import ModelServer
+from tests.fakes.skills import write_skill
 
 TALK = f"{NANOBOT} agent; echo left=$?"
 ATTACK = "\x1b[2J\x1b]2;owned\x07\x1b[31mred"
@@ -203,8 +204,14 @@ def test_commands_are_completed(nanobot: Nanobot, model: ModelServer, terminal: 
     terminal.type("/he", "Tab")
     terminal.type("", "Enter")
     terminal.wait_for("/stop: ")
+    asked_nothing = model.requests == []
+    write_skill(nanobot.workspace / "skills", "later", body="Do what came later.")
+    terminal.type("/lat", "Tab")
+    terminal.type("", "Enter")
+    eventually(lambda: bool(model.requests), "the skill's turn")
 
-    assert model.requests == []
+    assert asked_nothing
+    assert "Do what came later." in model.requests[0].last_user
 
 
 def test_the_history_is_private_and_outlives_the_conversation(

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills import SkillsLoader
+from nanobot.agent.skills import SkillOverride, SkillsLoader
 from nanobot.agent.skills.admin.bundle import read_archive, read_folder
 from nanobot.agent.skills.admin.lint import lint
 from nanobot.agent.skills.admin.scan import scan
+from nanobot.agent.skills.reader import read_body
 from nanobot.store.shipped import builtin_skills_dir
 
 SHIPPED = {"memory", "cron", "weather", "github", "summarize", "tmux", "clawhub", "skill-creator"}
@@ -121,3 +122,70 @@ def test_the_creators_scripts_refuse_what_is_wrong(tmp_path: Path) -> None:
     assert [result.returncode for result in results] == [1, 1, 1, 1]
     assert "is a link" in results[2].stderr
     assert not list(tmp_path.glob("*.skill"))
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_each_description_says_on_what_occasions_the_skill_is_for(
+    tmp_path: Path, name: str
+) -> None:
+    standings = SkillsLoader(tmp_path).snapshot().standings
+    [skill] = [one.skill for one in standings if one.skill.name == name]
+
+    assert re.search(r"\. Use (when|for) \S+ \S+", skill.description)
+    assert run("check_skill.py", str(skill.folder), cwd=tmp_path).stdout == f"{name}: in order\n"
+
+
+def test_the_weather_needs_no_program(tmp_path: Path) -> None:
+    loader = SkillsLoader(tmp_path, which=lambda _: None)
+    ready = {skill.name: skill for skill in loader.snapshot().skills}
+
+    assert {"weather", "clawhub", "summarize"} <= set(ready)
+    assert "`web_fetch`" in read_body(ready["weather"])
+
+
+def test_the_github_skills_token_reaches_gh_where_no_login_does(tmp_path: Path) -> None:
+    token = "fake-github-token-0000"
+    loader = SkillsLoader(
+        tmp_path,
+        entries={"github": SkillOverride(api_key=token)},
+        environ={},
+        which=lambda name: f"/usr/bin/{name}",
+    )
+    snapshot = loader.snapshot()
+    [github] = [skill for skill in snapshot.skills if skill.name == "github"]
+
+    assert snapshot.environment == {"GH_TOKEN": token}
+    assert "nanobot config set skills.entries.github.apiKey -" in read_body(github)
+
+
+def test_the_creator_says_what_is_wrong_with_a_skill(tmp_path: Path) -> None:
+    run("init_skill.py", "fresh", "--path", ".", cwd=tmp_path)
+    header = "name: Bad_Name\ndescription: Tells: all\nmetadata: {'nanobot': {}}"
+    for name, text in {
+        "wrong": f"---\n{header}\n---\nDo it.\n",
+        "vague": "---\nname: vague\ndescription: Does things.\n---\nRun {baseDir}/x.sh.\n",
+        "bare": "Do it.\n",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "SKILL.md").write_text(text, encoding="utf-8")
+
+    found = {
+        name: run("check_skill.py", name, cwd=tmp_path)
+        for name in ("fresh", "wrong", "vague", "bare", "absent")
+    }
+    packed = run("package_skill.py", "wrong", cwd=tmp_path)
+
+    assert [done.returncode for done in found.values()] == [1] * 5
+    assert found["fresh"].stdout == "the description is not written yet\n"
+    assert found["wrong"].stdout.splitlines()[:3] == [
+        "the name Bad_Name is not the folder's (wrong)",
+        "the name Bad_Name has more than lower-case letters, digits, single hyphens",
+        "description needs quotes: YAML would read it differently",
+    ]
+    assert "metadata is not JSON" in found["wrong"].stdout
+    assert found["vague"].stdout.splitlines() == [
+        "the description does not say when to use the skill",
+        "x.sh is named in the body, but it is not there",
+    ]
+    assert "does not begin with frontmatter" in found["bare"].stdout
+    assert packed.returncode == 1 and "needs quotes" in packed.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 TEXT = """---
 name: {name}
-description: What it does, and when to use it.
+description: What it does. Use when …
 ---
 
 # {title}

@@ -3,27 +3,13 @@
 
 import argparse
 import os
-import re
 import sys
 import zipfile
 from pathlib import Path
 
+from check_skill import errors
+
 LEFT_OUT = {".git", "__pycache__", ".DS_Store", "node_modules", ".venv"}
-
-
-def problem(folder: Path) -> str:
-    """Why the folder is no skill to hand on, or nothing."""
-    path = folder / "SKILL.md"
-    if not path.is_file():
-        return f"{path} is missing"
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    header = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL)
-    if header is None:
-        return "SKILL.md does not begin with frontmatter between --- lines"
-    for field in ("name", "description"):
-        if not re.search(rf"^{field}:\s*\S", header[1], re.MULTILINE):
-            return f"{field} is missing in the frontmatter"
-    return ""
 
 
 def files(folder: Path) -> list[Path]:
@@ -61,7 +47,7 @@ def main() -> int:
     folder = options.folder.absolute()
     target = options.out / f"{folder.name}.skill"
     try:
-        reason = problem(folder)
+        reason = "\n".join(errors(folder))
         if not reason:
             options.out.mkdir(parents=True, exist_ok=True)
             pack(folder, files(folder), target)

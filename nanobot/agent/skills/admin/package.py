@@ -18,7 +18,7 @@ NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 """A name by the AgentSkills standard: at most 64 lower-case letters, digits, single hyphens."""
 _SKILL = """---
 name: {name}
-description: What it does, and when to use it. This line alone decides whether it is used.
+description: What it does. Use when …
 ---
 
 # {title}

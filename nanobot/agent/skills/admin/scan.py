@@ -59,8 +59,9 @@ _FOLDERS = r"[\"'(]*(?:[~\w/${}.-]*/)?"
 _SECRET = r"(?:api[ _-]?keys?|tokens?|passwords?|credentials?|secrets?|private keys?|seed phrase)"
 _OWNER = r"(?:the\s+)?(?:user|owner|human|operator|anyone|anybody)"
 
-_RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern, re.IGNORECASE | re.MULTILINE))
+# Each kind, a text without which its pattern cannot match ("" for none), and the pattern.
+_RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
+    (kind, ".env" * (_ENV_FILE in pattern), re.compile(pattern, re.IGNORECASE | re.MULTILINE))
     for kind, pattern in (
         ("download run by a shell", rf"{_FETCH}[^\n]{{0,500}}\|\s*(?:tee\b[^|\n]*\|\s*)?{_FED}"),
         ("download run by a shell", rf"{_SHELL}\s+(?:-\w+\s+)*<\(\s*{_FETCH}"),
@@ -323,10 +324,13 @@ def _scanned(path: str, data: bytes) -> Iterator[Finding]:
     plain = "\n".join(lines)
     rules = _RULES
     if path.lower().endswith(".svg"):
-        rules = (*_RULES, ("script in a picture", _ACTIVE))
+        rules = (*_RULES, ("script in a picture", "", _ACTIVE))
     found: dict[tuple[int, str], str] = {}
     for start in range(0, max(len(plain), 1), _LONGEST - _OVERLAP):
-        for kind, pattern in rules:
+        piece = plain[start : start + _LONGEST].lower()
+        for kind, needle, pattern in rules:
+            if needle not in piece:
+                continue
             for match in pattern.finditer(plain, start, start + _LONGEST):
                 number = numbers[bisect_right(starts, match.start()) - 1]
                 found.setdefault((number, kind), one_line(match[0].strip(), 120))
