@@ -174,6 +174,11 @@ def test_a_key_that_would_protect_and_that_nothing_reads_refuses(tmp_path: Path,
     )
 
 
+def test_a_text_that_says_false_protects_like_false(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tools\.exec\.enable: nothing reads it"):
+        load(tmp_path, {"tools": {"exec": {"enable": "False"}}})
+
+
 def test_a_variable_that_would_protect_refuses_by_its_name(tmp_path: Path) -> None:
     environ = {"NANOBOT_TOOLS__APPROVAL__exec": "deny"}
 
