@@ -22,12 +22,15 @@ from pydantic import ValidationError
 
 from nanobot.agent.digest_text import stamp
 from nanobot.agent.memory import MemoryStore
+from nanobot.core.errors import StoreUnavailable
 from nanobot.cron.jobs import Job, JobFile, Jobs
 from nanobot.session.transfer import GoneItsOwnWay, SessionTransfer, read_file
 from nanobot.store.database import Database
 from nanobot.store.files import write_atomic
 from nanobot.store.home import Home
 
+_NAMED = 5
+"""How many of those that were not taken over are named."""
 _OWN = "SELECT EXISTS(SELECT 1 FROM inbox) OR EXISTS(SELECT 1 FROM log WHERE inbound_id NOT LIKE ?)"
 
 
@@ -62,12 +65,13 @@ async def _taken_over(
     counts = {
         "jobs": await asyncio.to_thread(_take_jobs, workspace / "cron", jobs, left),
         "conversations": await _take_sessions(home, workspace, sessions, left),
-        "paragraphs of history": await _take_history(workspace, memory),
+        "paragraphs of history": await _take_history(workspace, memory, left),
     }
     taken = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
     if not taken and not left:
         return ""
-    not_taken = f"; not taken over: {', '.join(left)}" if left else ""
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    not_taken = f"; not taken over: {', '.join(left[:_NAMED])}{more}" if left else ""
     return f"taken over from another nanobot ({taken}){not_taken}; its files stay as they are"
 
 
@@ -142,12 +146,17 @@ async def _take_sessions(
     return count
 
 
-async def _take_history(workspace: Path, memory: MemoryStore) -> int:
+async def _take_history(workspace: Path, memory: MemoryStore, left: list[str]) -> int:
     """Append the family's history to HISTORY.md; returns how many paragraphs it has."""
-    lines = await asyncio.to_thread(_lines, workspace / "memory" / "history.jsonl")
-    paragraphs = [*filter(None, map(_paragraph, lines))]
-    if paragraphs:
-        await memory.append_history("\n\n".join(paragraphs), 0)
+    file = workspace / "memory" / "history.jsonl"
+    paragraphs = [*filter(None, map(_paragraph, await asyncio.to_thread(_lines, file)))]
+    try:
+        if paragraphs:
+            await memory.append_history("\n\n".join(paragraphs), 0)
+    except StoreUnavailable as error:
+        logger.warning("{} is not taken over: {}", file, error)
+        left.append(str(file))
+        return 0
     return len(paragraphs)
 
 

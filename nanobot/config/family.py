@@ -50,6 +50,7 @@ _REFUSES_WHEN_SET = (
     "agents.defaults.disabledSkills tools.exec.allowPatterns tools.exec.denyPatterns"
 )
 _REFUSES_WHEN_FALSE = "tools.exec.enable tools.file.enable tools.web.enable"
+_FALSE = ("", "false", "0", "no", "off", "n", "f")
 _PROVIDER_DEFAULTS = {"apitype": "auto"}
 
 
@@ -85,7 +86,8 @@ def says_nothing(value: Any) -> bool:
 def protecting(path: Sequence[str | int], value: Any) -> Iterator[tuple[str | int, ...]]:
     """Where a key at ``path``, or one within its value, restricts what the assistant may do."""
     wanted = _PROTECTING.get(_plain(".".join(map(str, path))))
-    if wanted is not None and bool(value) is wanted and value is not None:
+    is_set = value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
+    if wanted is not None and is_set is wanted and value is not None:
         yield tuple(path)
     if isinstance(value, dict):
         for name, item in value.items():

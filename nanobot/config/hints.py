@@ -10,7 +10,7 @@ from nanobot.config.schema import Config
 
 
 def config_hints(config: Config) -> list[str]:
-    """One line each, with the command that mends it; shown at start, by status and by doctor."""
+    """One line each, with the command that mends it; a gateway's start and ``status`` show them."""
     hints: list[str] = []
     telegram = config.channels.telegram
     if telegram.enabled:

@@ -86,6 +86,11 @@ def _stripped(value: object) -> object:
     return value.strip() if isinstance(value, str) else value
 
 
+def _our_sandbox(value: object) -> object:
+    """The family writes nothing, or the program that it wants without any way round it."""
+    return {"": "auto", "bwrap": "require"}.get(value, value) if isinstance(value, str) else value
+
+
 def _as_text(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -526,11 +531,9 @@ class ExecConfig(Section):
     timeout: Whole = Field(
         default=60, ge=1, description="Limit of a command that names none, in seconds."
     )
-    sandbox: Annotated[Literal["auto", "require", "off"], BeforeValidator(_empty_is("auto"))] = (
-        Field(
-            default="auto",
-            description="OS sandbox: where it works, refuse without it, or none.",
-        )
+    sandbox: Annotated[Literal["auto", "require", "off"], BeforeValidator(_our_sandbox)] = Field(
+        default="auto",
+        description="OS sandbox: where it works, refuse without it, or none.",
     )
     network: Literal["on", "proxy", "off"] = Field(
         default="on",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 UNREAD: Mapping[str, tuple[object, ...]] = {
-    "channels.telegram.groupPolicy": ("off",),
+    "channels.telegram.groupPolicy": (),  # groups are not served
     "channels.telegram.streaming": (),
     "gateway.host": (),
     "gateway.port": (),

@@ -107,7 +107,7 @@ def test_hints_and_overrides_are_shown(nanobot: Nanobot) -> None:
 
     assert rows["channels"] == ["telegram: enabled; `nanobot gateway` serves it"]
     assert rows["hints"] == [
-        "channels.telegram.allowFrom is empty: nobody but approved pairings is let in; "
+        "channels.telegram.allowFrom is empty: nobody is let in; "
         """to let yourself in: nanobot config set channels.telegram.allowFrom '["<your id>"]'""",
         "NANOBOT_GATEWAY__PORT in the environment overrides gateway.port",
     ]

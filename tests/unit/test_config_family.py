@@ -147,7 +147,6 @@ def test_a_channel_that_nobody_knows_and_that_is_switched_off_is_ignored(tmp_pat
 
 PROTECTING = {
     "agents.defaults.disabledSkills": ["shell"],
-    "channels.telegram.groupPolicy": "off",
     "tools.approval.exec": "ask",
     "tools.approval.message": "deny",
     "tools.exec.allowPatterns": ["^git "],
@@ -175,6 +174,11 @@ def test_a_key_that_would_protect_and_that_nothing_reads_refuses(tmp_path: Path,
     )
 
 
+def test_a_text_that_says_false_protects_like_false(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tools\.exec\.enable: nothing reads it"):
+        load(tmp_path, {"tools": {"exec": {"enable": "False"}}})
+
+
 def test_a_variable_that_would_protect_refuses_by_its_name(tmp_path: Path) -> None:
     environ = {"NANOBOT_TOOLS__APPROVAL__exec": "deny"}
 
@@ -187,6 +191,7 @@ def test_a_variable_that_would_protect_refuses_by_its_name(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("channels.telegram.groupPolicy", "off"),
         ("channels.telegram.groupPolicy", "open"),
         ("channels.telegram.streaming", False),
         ("gateway.host", "0.0.0.0"),
@@ -202,6 +207,13 @@ def test_a_key_of_ours_that_nothing_reads_is_named_as_ignored(
     loaded = load(tmp_path, nested(key, value))
 
     assert loaded.warnings[0].endswith(f"ignores: {key}")
+
+
+@pytest.mark.parametrize(("written", "meant"), [("", "auto"), ("bwrap", "require")])
+def test_the_familys_sandbox_means_ours(tmp_path: Path, written: str, meant: str) -> None:
+    loaded = load(tmp_path, {"tools": {"exec": {"sandbox": written}}})
+
+    assert (loaded.config.tools.exec.sandbox, loaded.warnings) == (meant, ())
 
 
 def test_defaults_of_keys_that_nothing_reads_are_no_matter(tmp_path: Path) -> None:

@@ -132,6 +132,20 @@ async def test_a_start_that_was_cut_off_is_made_up_for(
     assert await scene.take_over() == ""
 
 
+async def test_a_history_that_leads_out_of_the_workspace_is_not_written(
+    scene: Scene, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "notes.md"
+    outside.write_text("mine", "utf-8")
+    (scene.workspace / "memory" / "HISTORY.md").symlink_to(outside)
+
+    line = await scene.take_over()
+
+    assert f"not taken over: {scene.workspace / 'memory' / 'history.jsonl'};" in line
+    assert outside.read_text("utf-8") == "mine"
+    assert len(scene.jobs.load()) == 1
+
+
 async def test_a_home_that_the_family_never_used_is_opened_in_silence(tmp_path: Path) -> None:
     database = Database(tmp_path / "state.db")
     scene = Scene(tmp_path, database)
