@@ -15,7 +15,7 @@ from nanobot.core.chat import (
     Usage,
     UserMessage,
 )
-from nanobot.core.errors import AuthFailed, ProviderError, RetryLater
+from nanobot.core.errors import ProviderError
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel
 from nanobot.core.text import head_and_tail
@@ -72,8 +72,8 @@ class Compactor:
         """The summary of ``entries``; ``room`` is what it and they may take, in tokens.
 
         A model that refuses, hangs or says nothing gives an empty one. What an empty one took is
-        counted here. ``inbound`` is what the summary is made for. Raises RetryLater or AuthFailed
-        where the model cannot be reached: what was said stays in view until it can.
+        counted here. ``inbound`` is what the summary is made for. Raises ProviderError where the
+        model cannot be reached: what was said stays in view until it can.
         """
         task = render.compaction_task()
         tokens = int(_SHARE * room) - text_tokens(focus)
@@ -91,9 +91,9 @@ class Compactor:
                     max_tokens=chosen.max_tokens,
                     temperature=chosen.temperature,
                 )
-        except (RetryLater, AuthFailed):
-            raise
         except ProviderError as error:
+            if not error.reached:
+                raise
             log.warning("the conversation could not be summed up: {}", error)
             return Summary()
         except TimeoutError:

@@ -17,14 +17,7 @@ from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_text import edits_from_json, edits_to_json
 from nanobot.agent.turn import ModelSource
 from nanobot.core.chat import SystemMessage, UserMessage
-from nanobot.core.errors import (
-    BadRequest,
-    ContextOverflow,
-    ProviderError,
-    Refused,
-    RetryLater,
-    StoreError,
-)
+from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.identity import Trust
 from nanobot.core.ports import ChosenModel, Clock
 from nanobot.prompts import render
@@ -51,8 +44,6 @@ CHARS_PER_TOKEN = 3
 WORTH = 4
 """A part that is digested for the window's sake takes at least such a fraction of its half."""
 _PAGE = 200
-_OF_NO_USE = (Unusable, BadRequest, ContextOverflow, Refused)
-"""Errors that concern the part to be digested; others mean that the model cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +416,7 @@ class Consolidator:
         """Put a part off; after the last answer of no use the raw words are what is kept."""
         part, backoff = due.part, self._settings.backoff_s
         bound = logger.bind(session=part.session)
-        if is_down := not isinstance(error, _OF_NO_USE):
+        if is_down := isinstance(error, ProviderError) and not error.reached:
             tries = self._outages.get(part.session, 0)
             self._outages[part.session] = tries + 1
             wait = OUTAGE_S[min(tries, len(OUTAGE_S) - 1)]

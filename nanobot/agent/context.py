@@ -76,7 +76,7 @@ class ContextBuilder:
         self._files_cap = files_cap
         self._profile = profile
         self._held: dict[str, SkillsSnapshot] = {}
-        self._files: dict[Path, tuple[tuple[int, int, int], str]] = {}
+        self._files: dict[Path, tuple[tuple[int, int, int, int], str]] = {}
 
     def skills_of(self, session_key: str) -> SkillsSnapshot:
         """The skills as this session sees them now."""
@@ -143,10 +143,10 @@ class ContextBuilder:
         room = self._files_cap
         for name in names:
             path = self.workspace / name
-            if not (text := self._file(path)):
+            if not (text := self._file(path, room)):
                 continue
-            if len(text) > room:
-                text = excerpt(text, room, path) if room else render.cut_files(path)
+            if not room:
+                text = render.cut_files(path)
             room = max(room - len(text), 0)
             parts.append(Part(name, f"## {name}\n\n{text}"))
         return parts
@@ -192,11 +192,12 @@ class ContextBuilder:
         )
         return UserMessage(header.before(content), tuple(media))
 
-    def _file(self, path: Path) -> str:
-        """A file's text up to the cap, with a visible note where it was cut; "" for none."""
+    def _file(self, path: Path, room: int | None = None) -> str:
+        """A file's text, or an excerpt within its cap and the room left; "" for none."""
+        cap = self._file_cap if room is None else min(room, self._file_cap)
         try:
             status = path.stat()
-            signature = (status.st_mtime_ns, status.st_size, status.st_ino)
+            signature = (status.st_mtime_ns, status.st_size, status.st_ino, cap)
             known = self._files.get(path)
             if known is not None and known[0] == signature:
                 return known[1]
@@ -206,10 +207,10 @@ class ContextBuilder:
         except OSError as error:
             logger.error("{} cannot be read and is left out of the prompt: {}", path, error)
             return ""
-        text = text.replace("\r\n", "\n").strip()
+        text = text.replace("\r\n", "\n").rstrip()
         if warning := too_long(path.name, len(text), self._file_cap):
             logger.warning("{}", warning)
-        text = excerpt(text, self._file_cap, path)
+        text = excerpt(text, cap, path).lstrip()
         self._files[path] = (signature, text)
         return text
 

@@ -31,11 +31,18 @@ class ConfigError(NanobotError):
 
 
 class ProviderError(NanobotError):
-    """A model call failed; ``str(error)`` says at which endpoint and why, without secrets."""
+    """A model call failed; ``str(error)`` says at which endpoint and why, without secrets.
+
+    ``reached``: a model has looked at the request, so that another request may fare better.
+    """
+
+    reached = True
 
 
 class RetryLater(ProviderError):
     """The call may succeed later. ``after``: seconds the server asked to wait, or None."""
+
+    reached = False
 
     def __init__(self, message: str, *, after: float | None = None) -> None:
         super().__init__(message)
@@ -49,9 +56,15 @@ class ContextOverflow(ProviderError):
 class AuthFailed(ProviderError):
     """The endpoint does not accept the credentials (or there are none)."""
 
+    reached = False
+
 
 class BadRequest(ProviderError):
-    """The endpoint refuses the request as it stands; repeating it cannot help."""
+    """The endpoint refuses the request as it stands, or has no such model: not ``reached``."""
+
+    def __init__(self, message: str, *, reached: bool = True) -> None:
+        super().__init__(message)
+        self.reached = reached
 
 
 class Refused(ProviderError):

@@ -248,7 +248,7 @@ def classify(failure: Failure, endpoint: Endpoint, model: str) -> ProviderError:
     if status == 404 or codes & _MODEL_CODES:
         what = f"{name} has no model {model!r} at {endpoint.shown}"
         hint = f"check agents.defaults.model and providers.{name}.apiBase"
-        return BadRequest(line(what, said, hint))
+        return BadRequest(line(what, said, hint), reached=False)
     if status in _LATER_STATUS or status >= 500:
         what = f"{name} limits the rate" if status == 429 else f"{name} cannot answer now"
         return RetryLater(line(what, said), after=failure.wait_s)

@@ -6,6 +6,8 @@ import sqlite3
 import subprocess
 from contextlib import closing
 
+import pytest
+
 from tests.e2e.conftest import NANOBOT, Nanobot, model_config
 from tests.fakes.model_replies import Reply
 from tests.fakes.model_server import ModelServer
@@ -22,6 +24,9 @@ def test_a_result_that_cannot_be_spilled_keeps_its_head_and_tail(
     )
     (nanobot.home / "spill").mkdir()
     small = ("bwrap", "--dev-bind", "/", "/", "--size", "4096", "--tmpfs", nanobot.home / "spill")
+    tried = subprocess.run([*small, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no small file system can be made here: {tried.stderr.strip()}")
 
     done = subprocess.run(
         [*small, NANOBOT, "agent", "-m", "count"],

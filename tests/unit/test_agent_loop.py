@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -342,6 +343,19 @@ async def test_a_big_result_is_spilled_and_stays_readable(bench: Bench) -> None:
     assert len(shown) < 1500
     assert str(spilled) in shown
     assert spilled.read_text() == f"did {big}"
+
+
+async def test_two_big_results_of_one_call_id_have_a_file_each(bench: Bench) -> None:
+    texts = ["one\n" * 2000, "two\n" * 2000]
+    asked = [calls(("1", "act", json.dumps({"text": text}))) for text in texts]
+    bench.model.answers = [*asked, says("Both.")]
+
+    await bench.turn("make them big")
+
+    results = [m.content for m in bench.model.requests[-1].messages if isinstance(m, ToolMessage)]
+    files = {path.read_text(): str(path) for path in bench.home.spill.rglob("*.txt")}
+    assert sorted(files) == sorted(f"did {text}" for text in texts)
+    assert all(files[f"did {text}"] in result for text, result in zip(texts, results, strict=True))
 
 
 async def test_an_overflow_that_cannot_be_summed_up_leaves_out_the_past(

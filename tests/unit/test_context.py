@@ -146,3 +146,19 @@ def test_an_old_message_is_marked_with_its_age(context: ContextBuilder) -> None:
 )
 def test_ages_are_told_in_their_largest_unit(span: timedelta, words: str) -> None:
     assert age(span) == words
+
+
+def test_lines_left_out_are_those_of_the_file_though_the_common_cap_cuts_too(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "AGENTS.md").write_text("x" * 50)
+    (tmp_path / "SOUL.md").write_text("".join(f"line {number}\n" for number in range(100, 200)))
+    (tmp_path / "no-skills").mkdir()
+    skills = SkillsLoader(tmp_path, tmp_path / "no-skills")
+    context = ContextBuilder(tmp_path, skills, file_cap=200, files_cap=100)
+
+    soul = {part.name: part.text for part in context.parts()}["SOUL.md"]
+
+    assert soul.startswith("## SOUL.md\n\nline 100\nline 101\nline 102\n[… lines 4-")
+    assert soul.count("[…") == 1
+    assert "\nline 199\n\n[" in soul

@@ -104,6 +104,23 @@ async def test_one_turn_holds_all_tasks_and_a_slot_has_one(bench: Bench) -> None
     assert pending.message.answer == AnswerRule(AnswerKind.REPLY_UNLESS_SILENT, "telegram", "42")
 
 
+async def test_a_long_file_says_what_is_left_out_and_keeps_what_is_important(bench: Bench) -> None:
+    tasks = [f"- [ ] task {number} of very many" for number in range(2000)]
+    file = bench.root / "HEARTBEAT.md"
+    file.write_text("\n".join([*tasks, "## Important", "- [ ] the boiler"]))
+
+    service = bench.service()
+    hello = InboundMessage("telegram", "42", "42", "hello", id="hello", role=Role.OWNER)
+    await bench.bus.post(hello)
+    await bench.bus.settle(Settlement(session=hello.session_key, consumed=("hello",), answer=""))
+
+    await service.beat()
+
+    (pending,) = await bench.bus.pending()
+    assert "## Important\n- [ ] the boiler\n" in pending.message.content
+    assert f"of {file.stat().st_size:,} characters shown" in pending.message.content
+
+
 async def test_a_heartbeat_waits_for_the_former_one(bench: Bench) -> None:
     service = bench.service()
     await bench.greet()

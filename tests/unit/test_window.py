@@ -451,7 +451,9 @@ async def test_compact_with_a_model_that_refuses_says_so_and_keeps_the_log(bench
     assert (await bench.kinds()).count("user") == 3
 
 
-@pytest.mark.parametrize("outage", [RetryLater("asleep"), AuthFailed("no key")])
+@pytest.mark.parametrize(
+    "outage", [RetryLater("asleep"), AuthFailed("no key"), BadRequest("gone", reached=False)]
+)
 async def test_a_model_that_is_down_costs_nothing_of_what_was_said(
     bench: Bench, outage: Exception
 ) -> None:

@@ -55,12 +55,12 @@ _PROSE = frozenset(
 """What content is made of; it lies in something else."""
 _CONTENT = "self::main or self::article or @role='main' or @role='article'"
 _ROLES = ("navigation", "contentinfo", "complementary", "search", "dialog", "alertdialog")
-_BESIDE = "//*[self::nav or self::footer or self::aside{}][not(ancestor::*[{}])]".format(
+_BESIDE = ".//*[self::nav or self::footer or self::aside{}][not(ancestor::*[{}])]".format(
     "".join(f" or @role='{role}'" for role in _ROLES), _CONTENT
 )
 """What a page names as no part of its content."""
 _CHROME = re.compile(
-    r"(?:^|[\s_-])(?:cookies?|consent|gdpr|nav|navigation|menu|sidebar|footer|breadcrumbs?|newsletter"
+    r"(?:^|[\s_-])(?:cookies?|consent|gdpr|nav|navigation|sidebar|footer|breadcrumbs?|newsletter"
     r"|subscribe|share|social|related|promo|sponsored|adverts?|ads?|popup|modal)(?:$|[\s_-])",
     re.IGNORECASE,
 )
