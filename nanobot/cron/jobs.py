@@ -213,8 +213,7 @@ class JobFile:
         except FileNotFoundError:
             raw, content = b"", Content()
         except (OSError, JobError) as error:
-            damage = f"{self.path} cannot be read ({error}); the jobs go on as they last were"
-            return self._kept_content(damage)
+            return self._kept_content(f"{self.path} cannot be read ({error})")
         if keep and raw != self._kept_bytes():
             write_atomic(self._kept, raw)
         return content
@@ -258,6 +257,8 @@ class JobFile:
     def _kept_content(self, damage: str) -> Content:
         kept = self._kept_bytes()
         content = _content(kept) if kept else Content()
+        if content.jobs:
+            damage += "; the jobs go on as they last were"
         return replace(content, problems=(damage, *content.problems), is_damaged=True)
 
     @contextmanager

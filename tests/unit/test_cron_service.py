@@ -193,6 +193,27 @@ async def test_a_run_is_left_out_while_the_last_one_is_open_but_never_the_only_o
     assert (await bench.posted())[3:] == [run_id("often", START + timedelta(minutes=5))]
 
 
+async def test_a_schedule_that_cannot_be_is_told_of_after_every_start_until_it_is_mended(
+    bench: Bench,
+) -> None:
+    job = bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    absurd = job.schedule.model_copy(update={"every_ms": 10**18})
+    bench.file.change(lambda jobs: (job.model_copy(update={"schedule": absurd}),))
+    told = []
+
+    for _ in range(2):
+        await bench.start().tick()
+        told.append(bench.service.problems)
+    bench.file.change(lambda jobs: (job,))
+    await bench.service.tick()
+
+    assert told == [("the job 'a' does not run: " + ABSURD,)] * 2
+    assert bench.service.problems == ()
+
+
+ABSURD = "its interval must be between a second and ten years"
+
+
 async def test_a_job_that_fails_to_run_is_told_of_and_stops_no_other(bench: Bench) -> None:
     broken = Payload(kind="reminder", message="x", deliver=True, channel="telegram", to="\ud83d")
     bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
