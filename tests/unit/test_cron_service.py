@@ -162,10 +162,12 @@ async def test_a_damaged_file_leaves_the_jobs_as_they_were_until_it_is_mended_or
     bench.now += timedelta(minutes=1)
     await bench.service.tick()
     untouched = bench.file.path.read_text(), bench.file.quarantined()
+    listed = await Cron(bench.service).run(arguments(action="list"), tool_turn(bench.root))
     bench.edits.remove("b")
 
     assert [run.partition(":1")[0] for run in await bench.posted()] == ["cron:a", "cron:b"]
     assert (untouched, len(bench.service.problems)) == ((damage, ()), 1)
+    assert listed.text.endswith(bench.service.problems[0])
     (aside,) = bench.file.quarantined()
     assert (aside.read_text(), [job.id for job in bench.file.load()]) == (damage, ["a"])
 
