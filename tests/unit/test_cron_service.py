@@ -172,6 +172,20 @@ async def test_a_damaged_file_leaves_the_jobs_as_they_were_until_it_is_mended_or
     assert (aside.read_text(), [job.id for job in bench.file.load()]) == (damage, ["a"])
 
 
+async def test_a_file_damaged_together_with_its_copy_holds_no_jobs_and_stops_nothing(
+    bench: Bench,
+) -> None:
+    bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    for path in bench.file.path.parent.glob("*.json"):
+        path.write_text("{")
+
+    await bench.start().tick()
+    bench.edits.add("b", "", Wish(every_seconds=60), REMINDER, START)
+    await bench.service.tick()
+
+    assert ([job.id for job in bench.file.load()], bench.service.problems) == (["b"], ())
+
+
 async def test_a_run_is_left_out_while_the_last_one_is_open_but_never_the_only_one(
     bench: Bench,
 ) -> None:
