@@ -28,7 +28,7 @@ SELECT id, channel, error, coalesce(settled_at, received_at) AS at
     FROM inbox WHERE state = 'dead' AND channel <> 'cli'
 UNION ALL
 SELECT id, channel, error, coalesce(settled_at, created_at) AS at
-    FROM outbox WHERE state = 'dead' AND channel <> 'cli'
+    FROM outbox WHERE state = 'dead'
 ORDER BY at DESC
 """
 _FOR_PROGRAMS = frozenset({"configExists", "workspaceExists", "commands", "deadLetters"})

@@ -97,7 +97,7 @@ class Job(_Record):
             case "at" if record.at_ms is not None:
                 return At(moment(record.at_ms))
             case "every" if record.every_ms is not None:
-                if not 1 <= record.every_ms / 1000 <= LONGEST_INTERVAL.total_seconds():
+                if not 1000 <= record.every_ms <= LONGEST_INTERVAL // timedelta(milliseconds=1):
                     raise JobError("its interval must be between a second and ten years")
                 anchor = self.created_at_ms if record.anchor_ms is None else record.anchor_ms
                 return Every(timedelta(milliseconds=record.every_ms), moment(anchor))
@@ -132,7 +132,7 @@ class Places:
         place, meant = self.of(job), job.payload.channel
         if place is None:
             missing = f"the channel {meant} is not served here and " if meant else ""
-            return f"; waits: {missing}there is no chat to fall back to: write to nanobot in one"
+            return f"; waits: {missing}there is no chat to fall back to, until you write in one"
         if place.channel and meant and meant not in self.served:
             return f"; the channel {meant} is not served here: goes to the last used chat"
         return ""
@@ -213,8 +213,7 @@ class JobFile:
         except FileNotFoundError:
             raw, content = b"", Content()
         except (OSError, JobError) as error:
-            damage = f"{self.path} cannot be read ({error}); the jobs go on as they last were"
-            return self._kept_content(damage)
+            return self._kept_content(f"{self.path} cannot be read ({error})")
         if keep and raw != self._kept_bytes():
             write_atomic(self._kept, raw)
         return content
@@ -256,8 +255,12 @@ class JobFile:
             return b""
 
     def _kept_content(self, damage: str) -> Content:
-        kept = self._kept_bytes()
-        content = _content(kept) if kept else Content()
+        try:
+            content = _content(self._kept_bytes())
+        except JobError:
+            content = Content()
+        if content.jobs:
+            damage += "; the jobs go on as they last were"
         return replace(content, problems=(damage, *content.problems), is_damaged=True)
 
     @contextmanager

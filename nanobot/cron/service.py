@@ -126,7 +126,7 @@ class CronService:
                 raise
             except Exception as error:  # whatever is wrong with one job stops no other
                 logger.exception("job {} failed to run, and waits for a change", job_id)
-                del self._due[job_id]
+                self._due.pop(job_id, None)
                 self.problems += (f"the job {job_id!r} does not run: {error}",)
         self._plan_next()
 
@@ -179,20 +179,21 @@ class CronService:
         for job in jobs.values():
             state = known.get(job.id)
             written = _schedule_text(job)
-            if state is None or state.schedule != written:
+            if state is None or state.schedule != written or state.due is None:
                 # What changes under our eyes changes now; before that, when the file was written.
                 edited = now if self._started else None if state is None else written_at
+                first = None
                 try:
                     first = _first_due(job, state, now, edited)
                 except JobError as error:
-                    first = None
                     problems.append(f"the job {job.id!r} does not run: {error}")
-                state = changed[job.id] = JobState(written, first, None)
+                if state is None or state.schedule != written:
+                    state = changed[job.id] = JobState(written, first, None)
             if state.due is not None:
                 due[job.id] = state.due
             elif state.last_due is not None and job.schedule.kind == "at" and job.enabled:
                 finished.append(job.id)
-        gone = frozenset(known) - frozenset(jobs)
+        gone = frozenset() if content.is_damaged else frozenset(known) - frozenset(jobs)
         if changed or gone:
             await self._database.write(
                 lambda connection: job_runs.sync(connection, changed, gone), durable=True

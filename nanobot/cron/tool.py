@@ -13,7 +13,7 @@ from nanobot.core.errors import JobError, ToolError
 from nanobot.core.ports import Clock
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.cron.edits import NOT_RUNNING, JobEdits, described, find
-from nanobot.cron.jobs import Job, JobFile, Payload, Wish
+from nanobot.cron.jobs import Job, JobFile, Payload, Places, Wish
 
 TERMINAL = "cli"
 _REMINDS = re.compile(
@@ -28,6 +28,8 @@ class Jobs(Protocol):
     file: JobFile
     clock: Clock
     is_running: bool
+
+    async def places(self) -> Places: ...
 
 
 class CronArguments(ToolArguments):
@@ -66,7 +68,7 @@ class Cron(Tool[CronArguments]):
                 "be scheduled, so that the person can ask for it."
             )
         try:
-            text = await asyncio.to_thread(self._act, args, context)
+            text = await asyncio.to_thread(self._act, args, context, await self._jobs.places())
         except JobError as error:
             raise ToolError(str(error)) from error
         return ToolOutput(text)
@@ -78,7 +80,7 @@ class Cron(Tool[CronArguments]):
             return f"Job {job_id} was added, just before a restart."
         return None
 
-    def _act(self, args: CronArguments, context: ToolContext) -> str:
+    def _act(self, args: CronArguments, context: ToolContext, places: Places) -> str:
         now = self._jobs.clock()
         wish = Wish(args.every_seconds, args.cron_expr, args.at, args.tz)
         match args.action:
@@ -93,8 +95,11 @@ class Cron(Tool[CronArguments]):
                 wording = "" if args.mode else _BY_WORDING[job.is_reminder]
                 return f"Added {described(job, now)}.{wording}{self._warning(job)}"
             case "list":
-                jobs = [job for job in self._jobs.file.load() if _may_see(job, context)]
-                return "\n".join(described(job, now) for job in jobs) or "There are no jobs."
+                content = self._jobs.file.read()
+                jobs = [job for job in content.jobs if _may_see(job, context)]
+                lines = [described(job, now) + places.note(job) for job in jobs]
+                problems = content.problems if context.principal.is_owner else ()
+                return "\n".join([*(lines or ["There are no jobs."]), *problems])
         job_id = args.job_id or ""
         if not _may_see(find(self._jobs.file.load(), job_id), context):
             raise JobError(f"There is no job {job_id!r} of this chat.")

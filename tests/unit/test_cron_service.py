@@ -161,12 +161,28 @@ async def test_a_damaged_file_leaves_the_jobs_as_they_were_until_it_is_mended_or
     bench.now += timedelta(minutes=1)
     await bench.service.tick()
     untouched = bench.file.path.read_text(), bench.file.quarantined()
+    listed = await Cron(bench.service).run(arguments(action="list"), tool_turn(bench.root))
     bench.edits.remove("b")
 
     assert [run.partition(":1")[0] for run in await bench.posted()] == ["cron:a", "cron:b"]
     assert (untouched, len(bench.service.problems)) == ((damage, ()), 1)
+    assert listed.text.endswith(bench.service.problems[0])
     (aside,) = bench.file.quarantined()
     assert (aside.read_text(), [job.id for job in bench.file.load()]) == (damage, ["a"])
+
+
+async def test_a_file_damaged_together_with_its_copy_holds_no_jobs_and_stops_nothing(
+    bench: Bench,
+) -> None:
+    bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    for path in bench.file.path.parent.glob("*.json"):
+        path.write_text("{")
+
+    await bench.start().tick()
+    bench.edits.add("b", "", Wish(every_seconds=60), REMINDER, START)
+    await bench.service.tick()
+
+    assert ([job.id for job in bench.file.load()], bench.service.problems) == (["b"], ())
 
 
 async def test_a_run_is_left_out_while_the_last_one_is_open_but_never_the_only_one(
@@ -190,6 +206,27 @@ async def test_a_run_is_left_out_while_the_last_one_is_open_but_never_the_only_o
         run_id("once", START + timedelta(minutes=3)),
     ]
     assert (await bench.posted())[3:] == [run_id("often", START + timedelta(minutes=5))]
+
+
+async def test_a_schedule_that_cannot_be_is_told_of_after_every_start_until_it_is_mended(
+    bench: Bench,
+) -> None:
+    job = bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    absurd = job.schedule.model_copy(update={"every_ms": 10**18})
+    bench.file.change(lambda jobs: (job.model_copy(update={"schedule": absurd}),))
+    told = []
+
+    for _ in range(2):
+        await bench.start().tick()
+        told.append(bench.service.problems)
+    bench.file.change(lambda jobs: (job,))
+    await bench.service.tick()
+
+    assert told == [("the job 'a' does not run: " + ABSURD,)] * 2
+    assert bench.service.problems == ()
+
+
+ABSURD = "its interval must be between a second and ten years"
 
 
 async def test_a_job_that_fails_to_run_is_told_of_and_stops_no_other(bench: Bench) -> None:
