@@ -109,7 +109,8 @@ def _line(entry: Entry) -> str:
 
 
 def _words(entry: Entry) -> str:
-    if entry.kind not in (EntryKind.USER, EntryKind.ASSISTANT, EntryKind.TOOL):
+    said = (EntryKind.USER, EntryKind.ASSISTANT, EntryKind.TOOL, EntryKind.UNANSWERED)
+    if entry.kind not in said:
         return ""
     message = entry.message
     match message:
@@ -128,6 +129,8 @@ def _who(entry: Entry) -> str:
         return f"result of {message.name}"
     if isinstance(message, AssistantMessage):
         return "assistant"
+    if entry.kind is EntryKind.UNANSWERED:
+        return "note"
     role = "guest" if entry.principal.startswith(f"{Role.GUEST}:") else "owner"
     sender = _SENDER.search(message.content.partition("\n")[0]) if message is not None else None
     return f"{role} {sender[1]}" if sender else role

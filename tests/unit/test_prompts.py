@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
+from nanobot.core.messages import Unanswered
 from nanobot.prompts import render
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "prompts.txt"
@@ -46,6 +47,7 @@ def sections() -> dict[str, str]:
         "interrupted": render.interrupted(),
         "skipped": render.skipped(),
         "stopped": render.stopped(),
+        **{f"unanswered, {ending}": render.unanswered(ending) for ending in Unanswered},
         "subagents_stopped": render.subagents_stopped(["mail", 'fl"ights']),
         "continue_cut": render.continue_cut(),
         "ask_again": render.ask_again(),
