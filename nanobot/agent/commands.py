@@ -24,12 +24,16 @@ Handler: TypeAlias = Callable[[Invocation], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One slash command. ``control`` ones act at once, even while a turn of the session runs."""
+    """One slash command. ``control`` ones act at once, even while a turn of the session runs.
+
+    Those that do so ``in_outage`` act at once while the session only waits for a model.
+    """
 
     name: str
     help: str
     handler: Handler
     control: bool = False
+    in_outage: bool = False
 
 
 _FORM = re.compile(r"\A/([A-Za-z0-9_-]{1,64})(?:@\w+)?(?:\s+(.*))?\s*\Z", re.DOTALL)

@@ -133,6 +133,8 @@ def _told(entry: Entry, message_cap: int, result_cap: int, call_cap: int) -> str
             return f"[earlier summary]\n{_short(content, 2 * message_cap)}"
         case UserMessage(content=content) if entry.kind is EntryKind.USER:
             return f"[person]\n{_short(content, message_cap)}"
+        case UserMessage(content=content) if entry.kind is EntryKind.UNANSWERED:
+            return content
     return ""
 
 

@@ -106,8 +106,17 @@ def _line(entry: Entry) -> str:
     return f"{stamp(entry.at)} {_who(entry)}: {head_and_tail(_words(entry), limit, _CUT)}"
 
 
+_SAID = (
+    EntryKind.USER,
+    EntryKind.ASSISTANT,
+    EntryKind.SENT,
+    EntryKind.TOOL,
+    EntryKind.UNANSWERED,
+)
+
+
 def _words(entry: Entry) -> str:
-    if entry.kind not in (EntryKind.USER, EntryKind.ASSISTANT, EntryKind.SENT, EntryKind.TOOL):
+    if entry.kind not in _SAID:
         return ""
     message = entry.message
     match message:
@@ -128,6 +137,8 @@ def _who(entry: Entry) -> str:
         return f"result of {message.name}"
     if not isinstance(message, UserMessage):
         return "assistant"
+    if entry.kind is EntryKind.UNANSWERED:
+        return "note"
     role = "guest" if entry.principal.startswith(f"{Role.GUEST}:") else "owner"
     return f"{role} {read_header(message.content)[0].sender}".strip()
 

@@ -48,7 +48,7 @@ from nanobot.core.events import (
     ignore,
 )
 from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Unanswered
 from nanobot.core.ports import ChosenModel, Clock
 from nanobot.core.tokens import tool_tokens
 from nanobot.core.tool import Effect, ToolContext, ToolOutput
@@ -167,17 +167,44 @@ class AgentLoop:
         What the turn's tools left running has ended by then.
         """
         await self._profile(inbound).tools.stopped(inbound.id)
-        live = await self._sessions.live(inbound.session_key, most=LATELY)
-        drafts = tuple(
-            _tool_draft(inbound, call, render.stopped(), Trust.TRUSTED, ok=False)
-            for call in open_calls(live.entries)
-        )
         return Settlement(
             session=inbound.session_key,
             consumed=(inbound.id, *consumed),
             answer="",
-            entries=drafts,
+            entries=await self.closing(inbound, Unanswered.STOPPED),
         )
+
+    async def closing(self, inbound: InboundMessage, ending: Unanswered) -> tuple[Draft, ...]:
+        """The entries that close a request without an answer: no later turn goes on with it.
+
+        Calls left open get a result, and a system note says how it ended. What never came into the
+        log is noted there only when the user stopped it.
+        """
+        profile = self._profile(inbound)
+        live = await self._sessions.live(inbound.session_key, most=LATELY)
+        begun = any(entry.inbound_id == inbound.id for entry in live.entries)
+        if ending is Unanswered.STOPPED:
+            drafts = [
+                _tool_draft(inbound, call, render.stopped(), Trust.TRUSTED, ok=False)
+                for call in open_calls(live.entries)
+            ]
+        elif begun:
+            drafts = await self._closed_after_crash(live.entries, inbound, profile.tools)
+        else:
+            return ()
+        if not begun:
+            drafts.append(self._said(inbound, profile))
+        note = UserMessage(render.unanswered(ending))
+        return (*drafts, _draft(inbound, EntryKind.UNANSWERED, note, Trust.TRUSTED))
+
+    def _said(self, inbound: InboundMessage, profile: Profile) -> Draft:
+        """What somebody wrote, as the log keeps it: without pictures."""
+        message = profile.context.user_message(
+            *(inbound.content, (), inbound.channel, inbound.chat_id),
+            now=self._clock(),
+            sender=_sender(inbound),
+        )
+        return _draft(inbound, EntryKind.USER, message, inbound.trust)
 
     def _profile(self, inbound: InboundMessage) -> Profile:
         return self._profiles.get(inbound.profile, self._chat)
@@ -198,15 +225,10 @@ class AgentLoop:
         done = [e for e in entries if e.inbound_id == inbound.id and e.kind is EntryKind.TOOL]
         if not done:
             asked = AssistantMessage("", (call,))
-            said = profile.context.user_message(
-                *(inbound.content, (), inbound.channel, inbound.chat_id),
-                now=self._clock(),
-                sender=_sender(inbound),
-            )
             await self._sessions.append(
                 key,
                 [
-                    _draft(inbound, EntryKind.USER, said, inbound.trust),
+                    self._said(inbound, profile),
                     _draft(inbound, EntryKind.ASSISTANT, asked, inbound.trust),
                 ],
                 durable=profile.tools.effect_of(call.name) is Effect.WRITE,
@@ -687,9 +709,12 @@ def _is_unasked(
 ) -> bool:
     """Whether nothing asks the model for anything, so that ``inbound`` has to be said again.
 
-    That is so when the owner has a dead letter tried again, or the log has lost rows.
+    That is so when a request before it failed, when the owner has a dead letter tried again, or
+    when the log has lost rows.
     """
     asks = bool(history) and not isinstance(history[-1], AssistantMessage)
+    if entries and entries[-1].kind is EntryKind.UNANSWERED:
+        asks = False
     return not asks and _answer_in(entries, inbound) is None
 
 

@@ -51,6 +51,8 @@ class TurnControl(Protocol):
 
     async def stop_subagents(self, session_key: str) -> tuple[str, ...]: ...
 
+    def try_again(self, session_key: str) -> None: ...
+
     def running_since(self, session_key: str) -> datetime | None: ...
 
     def waiting(self, session_key: str) -> int: ...
@@ -155,6 +157,7 @@ def standard_commands(
         described = models.describe(chosen)
         models.choose(chosen)
         await sessions.change_settings(inbound.session_key, replace(live.settings, model=chosen))
+        turns().try_again(inbound.session_key)
         return f"From the next message on: {described}"
 
     async def think(invocation: Invocation) -> str:
@@ -194,10 +197,15 @@ def standard_commands(
         (
             Command("start", "what I am and what to try", start),
             Command("help", "the list of commands", help_, control=True),
-            Command("new", "begin a new conversation", new),
+            Command("new", "begin a new conversation", new, in_outage=True),
             Command("stop", "stop what is running here", stop, control=True),
             Command("status", "model, session and what is running", status, control=True),
-            Command("model", "the model of this session; /model NAME changes it", model),
+            Command(
+                "model",
+                "the model of this session; /model NAME changes it",
+                model,
+                in_outage=True,
+            ),
             Command("think", "how much to reason: /think low, medium, high or off", think),
             Command("usage", "tokens and costs", used, control=True),
             *more,

@@ -30,9 +30,11 @@ RowT = TypeVar("RowT", bound=Numbered)
 class Backlog(Generic[RowT]):
     """Decides for each row whether it is taken up now, or later with its page from the disk.
 
-    While fewer than ``limit`` rows are held, a new row is taken up as it comes. Beyond that rows
-    stay on the disk and are read in pages once half of the bound is free again, so that memory is
-    bounded and the order is kept. Rows have to be announced in the order of their numbers.
+    There is one for each session of the inbox and each chat of an outbox, so that none keeps
+    another waiting, and one reader at a time. While fewer than ``limit`` rows are held, a new row
+    is taken up as it comes. Beyond that rows stay on the disk and are read in pages once half of
+    the bound is free again, so that memory is bounded and the order is kept. Rows have to be
+    announced in the order of their numbers.
     """
 
     def __init__(
@@ -53,10 +55,19 @@ class Backlog(Generic[RowT]):
         self._came_meanwhile = False
         self._loading: asyncio.Task[None] | None = None
 
-    async def recover(self) -> None:
-        """Take up what is in the box, up to the bound. Call once, before rows are announced."""
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows may wait on the disk that are not taken up."""
+        return self._is_behind
+
+    def recover(self) -> asyncio.Task[None]:
+        """Take up what is in the box, up to the bound; the task ends once that is done.
+
+        Rows announced from now on keep their order. Call once, before any row is announced.
+        """
         self._is_behind = True
-        await self._load()
+        self._loading = asyncio.create_task(self._load(), name="backlog")
+        return self._loading
 
     def admits(self, row: RowT) -> bool:
         """Whether a row just stored is taken up by the caller, now."""
@@ -90,11 +101,12 @@ class Backlog(Generic[RowT]):
         while True:
             try:
                 await self._load()
+                return
             except StoreError as error:
                 logger.error("what waits on the disk cannot be read: {}", error)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+            except Exception:
+                logger.exception("taking up what waits on the disk failed")
+            await asyncio.sleep(RETRY_S)
 
     async def _load(self) -> None:
         while self._is_behind and (room := self._limit - self._held()) > 0:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 OUTBOUND_EXPIRY = timedelta(hours=48)
 """An outbound that could not be delivered for so long becomes a dead letter."""
 MAX_QUEUED = 1000
-"""Messages that may wait in the inbox, or in the outbox of a channel, before intake is held."""
+"""Messages of a session, or answers for a chat, that may wait before no more are taken in."""
 DOUBLES = timedelta(hours=48)
 """How long an id of a platform means the same message; idle bots' ids begin anew after a week."""
 KEPT_ROWS = 1000
@@ -50,9 +50,12 @@ _PURGE_ROWS = 500
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An inbound that waits in the inbox; ``attempts`` counts the turns begun for it.
+    """An inbound that waits in the inbox; ``attempts`` counts the turns that it made fail.
 
-    ``retried``: it was a dead letter, so that its place ``seq`` is an old one.
+    It is not tried before ``not_before``. ``told``: no model could be reached, and its asker knows
+    that it waits for one. ``retried``: it was a dead letter, so that its place ``seq`` is an old
+    one. ``outages`` counts how often this process found no model for it. From ``mail_from`` on, a
+    new message of its session is a reason to try earlier; None: never.
     """
 
     message: InboundMessage
@@ -61,6 +64,8 @@ class Pending:
     told: bool = False
     seq: int = 0
     retried: bool = False
+    outages: int = 0
+    mail_from: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,10 @@ class MessageBus:
         self.max_queued = max_queued
         self._inbound_listeners: list[Callable[[Pending], None]] = []
         self._outbound_listeners: list[Callable[[Undelivered], None]] = []
+        self.is_urgent: Callable[[InboundMessage], bool] = lambda message: False
+        """Whether a message is taken in however many wait; the dispatcher says."""
         self._settled = asyncio.Event()
+        self._full: set[str] = set()
         self._committing: set[asyncio.Task[Any]] = set()
 
     def on_inbound(self, listener: Callable[[Pending], None]) -> None:
@@ -186,73 +194,98 @@ class MessageBus:
     async def post_all(
         self, messages: Sequence[InboundMessage], poison: Sequence[Poison] = ()
     ) -> tuple[InboundMessage, ...]:
-        """Put messages and unreadable updates of one channel into the inbox in one transaction.
+        """As ``post_now``, and wait until all of them have room; returns those that were new."""
+        accepted, left = await self._take_in(messages, poison)
+        while left:
+            self._settled.clear()
+            # Counted again after a while all the same: what a rebuilt database lost is not told.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RECOUNT_S):
+                    await self._settled.wait()
+            more, left = await self._take_in(left, ())
+            accepted += more
+        return accepted
 
-        Waits while ``max_queued`` messages wait to be answered, or answers to be delivered to the
-        channel, so that the platform keeps what we cannot. Synced when it returns. Returns the
-        messages that were new; the dispatcher hears of them after the commit. An id counts as
-        new again when what it named before is older than ``DOUBLES`` and was something else.
+    async def post_now(
+        self, messages: Sequence[InboundMessage], poison: Sequence[Poison] = ()
+    ) -> tuple[InboundMessage, ...]:
+        """Put messages and unreadable updates of a channel into the inbox in one transaction.
+
+        Returns those for which there is no room, so that the platform may keep them: when
+        ``max_queued`` messages of their session wait to be answered, or answers to be delivered
+        to their chat. There is always room for what is urgent. The dispatcher hears of the others
+        after the commit, which is synced. An id counts as new again when what it named before is
+        older than ``DOUBLES`` and was something else.
         """
-        for channel in {message.channel for message in messages}:
-            await self._room_for(channel)
+        _, left = await self._take_in(messages, poison)
+        return left
+
+    async def _take_in(
+        self, messages: Sequence[InboundMessage], poison: Sequence[Poison]
+    ) -> tuple[tuple[InboundMessage, ...], tuple[InboundMessage, ...]]:
+        """Post what has room; the messages that were new, and those that have none."""
         now = self._clock()
         stamp = now.timestamp()
         stale = (now - DOUBLES).timestamp()
 
-        def write(connection: sqlite3.Connection) -> tuple[Pending, ...]:
+        def write(
+            connection: sqlite3.Connection,
+        ) -> tuple[tuple[Pending, ...], tuple[InboundMessage, ...]]:
             for update in poison:
                 connection.execute(
                     "INSERT OR IGNORE INTO inbox (id, session, channel, payload, state, error, "
                     "received_at) VALUES (?, '', ?, ?, 'dead', ?, ?)",
                     (update.id, update.channel, update.raw, update.error, stamp),
                 )
-            named = [
-                replace(message, id=_unused(connection, message, stale)) for message in messages
-            ]
-            return post_in(connection, named, stamp)
+            accepted: list[Pending] = []
+            left: list[InboundMessage] = []
+            room: dict[str, int] = {}
+            for message in messages:
+                key = message.session_key
+                if key not in room:
+                    room[key] = self.max_queued - _waiting(connection, message)
+                named = replace(message, id=_unused(connection, message, stale))
+                if room[key] > 0 or self.is_urgent(message) or _is_known(connection, named.id):
+                    posted = post_in(connection, [named], stamp)
+                    room[key] -= len(posted)
+                    accepted += posted
+                else:
+                    left.append(message)
+            return tuple(accepted), tuple(left)
 
-        accepted = await self._commit(write, self._announce)
-        return tuple(pending.message for pending in accepted)
+        accepted, left = await self._commit(write, lambda result: self._announce(result[0]))
+        full = {message.session_key for message in left}
+        for session in full - self._full:
+            logger.warning("{}: {} messages wait, more are not read", session, self.max_queued)
+        self._full = full
+        return tuple(pending.message for pending in accepted), left
 
-    async def _room_for(self, channel: str) -> None:
-        """Return when neither the inbox nor the channel's outbox is full."""
-        held = False
-        while True:
-            self._settled.clear()
-            waiting, unsent = await self._database.read(
-                lambda connection: connection.execute(
-                    "SELECT (SELECT count(*) FROM inbox WHERE state = 'pending'), "
-                    "(SELECT count(*) FROM outbox WHERE state = 'pending' AND channel = ?)",
-                    (channel,),
-                ).fetchone()
-            )
-            if max(waiting, unsent) < self.max_queued:
-                break
-            if not held:
-                held = True
-                logger.warning(
-                    "{} messages wait to be answered and {} to be delivered: {} is not read until "
-                    "there are fewer than {}",
-                    *(waiting, unsent, channel, self.max_queued),
+    async def sessions_waiting(self) -> list[str]:
+        """The sessions for which something waits in the inbox."""
+        return await self._database.read(
+            lambda connection: [
+                row[0]
+                for row in connection.execute(
+                    "SELECT session FROM inbox WHERE state = 'pending' "
+                    "GROUP BY session ORDER BY min(seq)"
                 )
-            # Counted again after a while all the same: what a rebuilt database lost is not told.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RECOUNT_S):
-                    await self._settled.wait()
-        if held:
-            logger.info("{} is read again", channel)
+            ]
+        )
 
-    async def pending(self, *, after: int = 0, limit: int = 1000) -> list[Pending]:
-        """A page of what waits in the inbox, in order of arrival; empty when nothing follows.
+    async def pending(
+        self, session: str | None = None, *, after: int = 0, limit: int = 1000
+    ) -> list[Pending]:
+        """A page of what waits in the inbox, of one session or of all, in order of arrival.
 
-        Rows that cannot be read become dead letters.
+        Empty when nothing follows. Rows that cannot be read become dead letters.
         """
         while True:
             rows = await self._database.read(
                 lambda connection, after=after: connection.execute(  # type: ignore[misc]
                     "SELECT seq, payload, attempts, not_before, told FROM inbox "
-                    "WHERE state = 'pending' AND seq > ? ORDER BY seq LIMIT ?",
-                    (after, limit),
+                    "WHERE state = 'pending' AND seq > ? AND session = coalesce(?, session) "
+                    "ORDER BY seq LIMIT ?",
+                    (after, session, limit),
                 ).fetchall()
             )
             page: list[Pending] = []
@@ -371,19 +404,25 @@ class MessageBus:
 
         await self._commit(write, announce)
 
-    async def defer(self, inbound_id: str, until: datetime, *, attempts_back: bool) -> None:
+    async def give_back(self, inbound_id: str) -> None:
+        """Undo a ``claim``: the attempt was broken off, and not by its message."""
+        await self._database.write(
+            lambda connection: connection.execute(
+                "UPDATE inbox SET attempts = max(0, attempts - 1) WHERE id = ?", (inbound_id,)
+            )
+        )
+
+    async def defer(self, inbound_id: str, until: datetime) -> None:
         """Try an inbound again at ``until``, also after a restart; its asker has been told.
 
-        ``attempts_back``: the attempt does not count, since the fault was not the message's.
+        The attempt does not count, since the fault was not the message's.
         """
-
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "UPDATE inbox SET not_before = ?, told = 1, attempts = attempts - ? WHERE id = ?",
-                (until.timestamp(), int(attempts_back), inbound_id),
+        await self._database.write(
+            lambda connection: connection.execute(
+                "UPDATE inbox SET not_before = ?, told = 1, attempts = attempts - 1 WHERE id = ?",
+                (until.timestamp(), inbound_id),
             )
-
-        await self._database.write(write)
+        )
 
     # Outbox
 
@@ -454,19 +493,34 @@ class MessageBus:
 
         return await self._database.read(read)
 
-    async def undelivered(
-        self, channel: str, *, after: int = 0, limit: int = 1000
-    ) -> list[Undelivered]:
-        """A page of what waits in the outbox for a channel, in order, with the pieces so far.
+    async def chats_waiting(self, channel: str) -> list[str]:
+        """The chats of a channel for which something waits in the outbox."""
+        return await self._database.read(
+            lambda connection: [
+                row[0]
+                for row in connection.execute(
+                    "SELECT target FROM outbox WHERE channel = ? AND state = 'pending' "
+                    "GROUP BY target ORDER BY min(seq)",
+                    (channel,),
+                )
+            ]
+        )
 
-        Empty when nothing follows. Rows that cannot be read become dead letters.
+    async def undelivered(
+        self, channel: str, chat_id: str | None = None, *, after: int = 0, limit: int = 1000
+    ) -> list[Undelivered]:
+        """A page of what waits in the outbox for a channel, or one chat of it, in order.
+
+        Each comes with its pieces so far. Empty when nothing follows. Rows that cannot be read
+        become dead letters.
         """
         while True:
             rows = await self._database.read(
                 lambda connection, after=after: connection.execute(  # type: ignore[misc]
                     f"SELECT {_OUTBOX_COLUMNS} FROM outbox "
-                    "WHERE channel = ? AND state = 'pending' AND seq > ? ORDER BY seq LIMIT ?",
-                    (channel, after, limit),
+                    "WHERE channel = ? AND state = 'pending' AND seq > ? "
+                    "AND target = coalesce(?, target) ORDER BY seq LIMIT ?",
+                    (channel, after, chat_id, limit),
                 ).fetchall()
             )
             page = []
@@ -777,6 +831,22 @@ def _is_owners_chat(message: InboundMessage) -> bool:
         and not message.is_group
         and message.answer.kind is AnswerKind.REPLY
     )
+
+
+def _waiting(connection: sqlite3.Connection, message: InboundMessage) -> int:
+    """How many messages of people wait in the session, or answers to people for the chat."""
+    inbox, outbox = connection.execute(
+        "SELECT (SELECT count(*) FROM inbox WHERE state = 'pending' AND session = ? "
+        "AND id NOT GLOB 'subagent:*'), (SELECT count(*) FROM outbox WHERE state = 'pending' "
+        "AND channel = ? AND target = ? AND session NOT GLOB 'cron:*')",
+        (message.session_key, message.channel, message.chat_id),
+    ).fetchone()
+    return max(int(inbox), int(outbox))
+
+
+def _is_known(connection: sqlite3.Connection, inbound_id: str) -> bool:
+    row = connection.execute("SELECT 1 FROM inbox WHERE id = ?", (inbound_id,)).fetchone()
+    return row is not None
 
 
 def _unused(connection: sqlite3.Connection, message: InboundMessage, stale: float) -> str:

@@ -52,30 +52,21 @@ class DeliveryWorker:
         self.slots = asyncio.Semaphore(parallel)
         self.stopping = asyncio.Event()
         self._chats: dict[str, _Chat] = {}
-        self._backlog: Backlog[Undelivered] = Backlog(
-            lambda after, limit: bus.undelivered(channel.name, after=after, limit=limit),
-            self._recovered,
-            self.waiting,
-            limit=bus.max_queued,
-        )
         bus.on_outbound(self._queued)
 
     async def recover(self) -> None:
         """Take up what a former process left undelivered. Call once, before anything is queued."""
-        await self._backlog.recover()
+        chats = map(self._chat, await self.bus.chats_waiting(self.channel.name))
+        await asyncio.gather(*(chat.backlog.recover() for chat in chats))
 
     def waiting(self) -> int:
         """How many outbounds are in memory: they wait or are being sent."""
-        return sum(len(chat.queue) + chat.busy for chat in self._chats.values())
-
-    def released(self) -> None:
-        """An outbound has come to its end: there may be room for what waits in the outbox."""
-        self._backlog.released()
+        return sum(chat.held() for chat in self._chats.values())
 
     async def close(self, grace_s: float) -> None:
         """Finish sends under way within ``grace_s``; the rest stays in the outbox."""
         self.stopping.set()
-        await self._backlog.close()
+        await asyncio.gather(*(chat.backlog.close() for chat in self._chats.values()))
         tasks = {chat.task for chat in self._chats.values()}
         if not tasks:
             return
@@ -92,18 +83,15 @@ class DeliveryWorker:
     def _queued(self, undelivered: Undelivered) -> None:
         if undelivered.message.channel != self.channel.name or self.stopping.is_set():
             return
-        if self._backlog.admits(undelivered):
-            self._put(undelivered)
+        chat = self._chat(undelivered.message.chat_id)
+        if chat.backlog.admits(undelivered):
+            chat.put(undelivered)
 
-    async def _recovered(self, undelivered: Undelivered) -> None:
-        self._put(undelivered)
-
-    def _put(self, undelivered: Undelivered) -> None:
-        key = undelivered.message.chat_id
+    def _chat(self, key: str) -> _Chat:
         chat = self._chats.get(key)
         if chat is None:
             chat = self._chats[key] = _Chat(self, key)
-        chat.put(_Delivery(undelivered, self))
+        return chat
 
 
 class _Delivery:
@@ -139,18 +127,34 @@ class _Chat:
         self._worker = worker
         self._key = key
         self._mail = asyncio.Event()
+        self.backlog: Backlog[Undelivered] = Backlog(
+            lambda after, limit: worker.bus.undelivered(
+                worker.channel.name, key, after=after, limit=limit
+            ),
+            self._recovered,
+            self.held,
+            limit=worker.bus.max_queued,
+        )
         self.task = asyncio.create_task(self._run(), name=f"deliver {worker.channel.name} {key}")
 
-    def put(self, delivery: _Delivery) -> None:
-        self.queue.append(delivery)
+    def held(self) -> int:
+        """How many outbounds are in memory."""
+        return len(self.queue) + self.busy
+
+    def put(self, undelivered: Undelivered) -> None:
+        self.queue.append(_Delivery(undelivered, self._worker))
         self._mail.set()
+
+    async def _recovered(self, undelivered: Undelivered) -> None:
+        self.put(undelivered)
 
     async def _run(self) -> None:
         stopping = self._worker.stopping
         while not stopping.is_set():
             if not self.queue:
                 self._mail.clear()
-                if not await _either(self._mail, stopping, IDLE_S) and not self.queue:
+                has_mail = await _either(self._mail, stopping, IDLE_S)
+                if not has_mail and not self.queue and not self.backlog.is_behind:
                     self._worker.forget(self._key)
                     return
                 continue
@@ -158,9 +162,12 @@ class _Chat:
             self.busy = True
             try:
                 await self._deliver(head)
+            except Exception:
+                # A defect; the message stays in the outbox for the next start, the others go on.
+                logger.bind(outbound=head.message.id).exception("delivering failed")
             finally:
                 self.busy = False
-            self._worker.released()
+            self.backlog.released()
 
     async def _deliver(self, delivery: _Delivery) -> None:
         """Deliver one outbound to its end: sent, dead, or left for the next start."""

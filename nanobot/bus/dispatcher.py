@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 from typing import Any, Protocol
 
 from loguru import logger
@@ -24,7 +24,7 @@ from nanobot.core.chat import Usage, UserMessage
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.events import Emit, Notice, TextDelta, ignore
 from nanobot.core.identity import Origin, Trust
-from nanobot.core.messages import AnswerKind, InboundMessage, OutboundMessage
+from nanobot.core.messages import AnswerKind, InboundMessage, OutboundMessage, Unanswered
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.prompts import render
@@ -32,6 +32,8 @@ from nanobot.session.entries import Draft, EntryKind
 
 MAX_ATTEMPTS = 3
 """Turns begun for one inbound before it is parked with an apology."""
+RESTART_S = 5.0
+"""Seconds before an actor goes on that a defect has stopped."""
 IDLE_S = 60.0
 """Seconds after which an actor without mail is retired."""
 RETRY_S = (30.0, 60.0, 120.0, 300.0, 600.0)
@@ -61,6 +63,8 @@ class TurnRunner(Protocol):
     ) -> Settlement: ...
 
     async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement: ...
+
+    async def closing(self, inbound: InboundMessage, ending: Unanswered) -> tuple[Draft, ...]: ...
 
 
 class Progress(Protocol):
@@ -136,12 +140,17 @@ class _Watch:
 
 @dataclass(slots=True)
 class _Running:
-    """The turn an actor runs; the actor owns it, ``stop`` only marks and cancels it."""
+    """The turn of an actor; the actor owns it, ``stop`` only marks and cancels its task.
+
+    It began at ``started_at``; before that it waits for a slot. ``waited`` is what was in the
+    mailbox by then.
+    """
 
     inbound: InboundMessage
-    task: asyncio.Task[Settlement]
-    started_at: datetime
-    waiting_before: int
+    task: asyncio.Task[Settlement | None]
+    started_at: datetime | None = None
+    waited: tuple[Pending, ...] = ()
+    is_claimed: bool = False
     steered: list[Pending] = field(default_factory=list)
     drained: bool = False
     stopped: bool = False
@@ -219,13 +228,7 @@ class Dispatcher:
         self._control: set[asyncio.Task[None]] = set()
         self._in_control: set[str] = set()
         self._watches: dict[str, _Watch] = {}
-        self._stopped: set[str] = set()
-        self._backlog: Backlog[Pending] = Backlog(
-            lambda after, limit: bus.pending(after=after, limit=limit),
-            self._recovered,
-            self.held,
-            limit=bus.max_queued,
-        )
+        bus.is_urgent = self._is_control
         bus.on_inbound(self._arrived)
 
     async def recover(self, *, terminals_only: bool = False) -> None:
@@ -235,16 +238,17 @@ class Dispatcher:
         left for the gateway with ``terminals_only``.
         """
         if not terminals_only:
-            await self._backlog.recover()
+            actors = map(self._actor, await self.bus.sessions_waiting())
+            await asyncio.gather(*(actor.backlog.recover() for actor in actors))
             return
         after = 0
         while page := await self.bus.pending(after=after):
             after = page[-1].seq
             for pending in page:
                 if pending.message.is_terminals:
-                    await self._recovered(pending)
+                    await self.recovered(pending)
 
-    async def _recovered(self, pending: Pending) -> None:
+    async def recovered(self, pending: Pending) -> None:
         """Take up an inbound as it was found in the inbox."""
         inbound = pending.message
         if self.is_watched(inbound.id) or inbound.id in self._in_control:
@@ -264,37 +268,38 @@ class Dispatcher:
         is_from_terminal = pending.message.answer.kind is AnswerKind.TERMINAL
         if is_from_terminal and not self.is_watched(pending.message.id):
             # Its client has gone while it was posted.
-            self._aside(self._recovered(pending))
+            self._aside(self.recovered(pending))
             return
-        found = self.command_in(pending.message)
-        is_urgent = found is not None and found[0].control
-        if self._backlog.admits(pending) or is_urgent or self.is_watched(pending.message.id):
+        is_admitted = self._actor(pending.message.session_key).backlog.admits(pending)
+        if is_admitted or self._is_control(pending.message) or self.is_watched(pending.message.id):
             self.submit(pending)
 
-    def held(self) -> int:
-        """How many inbounds are in memory: those that wait, and those being worked on."""
-        return sum(len(actor.mailbox) + actor.busy for actor in self._actors.values())
-
-    def handled(self) -> None:
-        """An actor is done with an inbound: there may be room for what waits in the inbox."""
-        self._backlog.released()
+    def _is_control(self, inbound: InboundMessage) -> bool:
+        """Whether it is a command that acts at once, whatever waits and runs."""
+        found = self.command_in(inbound)
+        return found is not None and found[0].control
 
     def submit(self, pending: Pending) -> None:
         """Hand an inbound that is in the inbox to its session's actor or the control lane."""
         if self._stopping:
             return  # it stays in the inbox for the next start
-        found = self.command_in(pending.message)
-        if found is not None and found[0].control:
+        if self._is_control(pending.message):
             self._in_control.add(pending.message.id)
             self._aside(self._control_lane(pending.message))
             return
         self._actor(pending.message.session_key).put(pending)
 
-    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+    def _aside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something beside the actors; ``close`` waits for it."""
         task = asyncio.create_task(work)
         self._control.add(task)
-        task.add_done_callback(self._control.discard)
+        task.add_done_callback(self._beside)
+        return task
+
+    def _beside(self, task: asyncio.Task[None]) -> None:
+        self._control.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.opt(exception=error).error("what was done beside the sessions failed")
 
     async def ask(self, inbound: InboundMessage, emit: Emit = ignore) -> Outcome:
         """Post ``inbound`` and wait until it is settled; the way of one-shots and the REPL.
@@ -307,10 +312,10 @@ class Dispatcher:
             await self.bus.post(inbound)
             outcome = await watch.future
             if watch.open:
-                await asyncio.shield(self._withdraw(inbound))
+                await asyncio.shield(self._aside(self._withdraw(inbound)))
             return outcome
         except asyncio.CancelledError:
-            await asyncio.shield(self._withdraw(inbound))
+            await asyncio.shield(self._aside(self._withdraw(inbound)))
             raise
         finally:
             del self._watches[inbound.id]
@@ -345,19 +350,33 @@ class Dispatcher:
 
     async def interrupted(self, inbound: InboundMessage) -> None:
         """Close an inbound from a terminal that is gone, or was told of its failure."""
+        entries = await self.turns.closing(inbound, Unanswered.INTERRUPTED)
         await self.bus.settle(
-            Settlement(session=inbound.session_key, consumed=(inbound.id,), answer=""),
+            Settlement(
+                session=inbound.session_key, consumed=(inbound.id,), answer="", entries=entries
+            ),
             state="interrupted",
             error="its terminal was gone",
         )
 
     async def stop(self, session_key: str) -> bool:
-        """Stop the running turn of a session; False when none runs. Queued messages stay."""
+        """Stop the turn of a session that runs, waits for its slot, or waits to be tried again.
+
+        False when there is none. Queued messages stay.
+        """
         actor = self._actors.get(session_key)
-        if actor is None or actor.running is None:
+        if actor is None:
             return False
+        if actor.running is None:
+            return await actor.drop_deferred()
         await self._stop_running([actor.running])
         return True
+
+    def try_again(self, session_key: str) -> None:
+        """Try what a session has put off now: what it waits for may be there."""
+        actor = self._actors.get(session_key)
+        if actor is not None:
+            actor.hurry()
 
     async def stop_subagents(self, session_key: str, *, of: str | None = None) -> tuple[str, ...]:
         """Stop the subagents of a session, running or waiting; their labels.
@@ -369,9 +388,6 @@ class Dispatcher:
         open_ = [one for one in open_ if of in (None, one.errand.inbound_id)]
         if not open_:
             return ()
-        actors = [self._actors[one.task.id] for one in open_ if one.task.id in self._actors]
-        self._stopped.update(actor.key for actor in actors if actor.busy or actor.mailbox)
-        running = [actor.running for actor in actors if actor.running is not None]
         labels = tuple(one.errand.label for one in open_)
         told = Draft(
             kind=EntryKind.NUDGE,
@@ -385,7 +401,8 @@ class Dispatcher:
         try:
             await self.bus.settle(settlement, state="interrupted", error="the user stopped it")
         finally:
-            await self._stop_running(running)
+            actors = [self._actors[one] for one in closed if one in self._actors]
+            await self._stop_running([a.running for a in actors if a.running is not None])
         for task_id in closed:
             self.tell(task_id, Outcome(error=TurnStopped("stopped")))
         return labels
@@ -402,10 +419,6 @@ class Dispatcher:
             for waiter in late:
                 waiter.cancel()
 
-    def is_stopped(self, inbound: InboundMessage) -> bool:
-        """Whether a subagent's task was stopped while its turn was about to begin or to end."""
-        return inbound.id in self._stopped
-
     def running_since(self, session_key: str) -> datetime | None:
         """When the running turn of a session began, or None."""
         actor = self._actors.get(session_key)
@@ -418,7 +431,8 @@ class Dispatcher:
 
     def running_turns(self) -> int:
         """How many turns run now."""
-        return sum(1 for actor in self._actors.values() if actor.running is not None)
+        running = (actor.running for actor in self._actors.values())
+        return sum(one is not None and one.started_at is not None for one in running)
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Take nothing new, give running turns ``grace_s`` seconds, cancel the rest.
@@ -426,10 +440,12 @@ class Dispatcher:
         What was cancelled stays in the inbox and is taken up at the next start.
         """
         self._stopping = True
-        await self._backlog.close()
-        busy = {actor.task for actor in self._actors.values() if actor.busy} | self._control
-        if busy and grace_s > 0:
-            await asyncio.wait(busy, timeout=grace_s)
+        await asyncio.gather(*(actor.backlog.close() for actor in self._actors.values()))
+        busy = set(self._control)  # a client that goes has its question closed
+        if grace_s > 0:
+            busy |= {actor.task for actor in self._actors.values() if actor.busy}
+        if busy:
+            await asyncio.wait(busy, timeout=max(grace_s, STOP_S))
         tasks = {actor.task for actor in self._actors.values()} | self._control
         for task in tasks:
             task.cancel()
@@ -449,7 +465,6 @@ class Dispatcher:
     def retire(self, key: str) -> None:
         """Forget an actor that has no mail; called by it, with no await in between."""
         del self._actors[key]
-        self._stopped.discard(key)
 
     def command_in(self, inbound: InboundMessage) -> tuple[Command, str] | None:
         """The command that a person typed, with its argument; None for all else."""
@@ -598,6 +613,12 @@ class _Actor:
         self.mailbox: deque[Pending] = deque()
         self.running: _Running | None = None
         self.busy = False
+        self.backlog: Backlog[Pending] = Backlog(
+            lambda after, limit: dispatcher.bus.pending(key, after=after, limit=limit),
+            dispatcher.recovered,
+            lambda: len(self.mailbox) + self.busy,
+            limit=dispatcher.bus.max_queued,
+        )
         self._store_faults = 0
         self._dispatcher = dispatcher
         self._mail = asyncio.Event()
@@ -606,9 +627,12 @@ class _Actor:
     def put(self, pending: Pending) -> None:
         self.mailbox.append(pending)
         self._mail.set()
-        running = self.running
+        head, running = self.mailbox[0], self.running
+        if head.mail_from is not None and not self._passes(pending):
+            self.mailbox[0] = replace(head, not_before=head.mail_from)
         if (
             running is not None
+            and running.started_at is not None
             and self._dispatcher.queue is QueueMode.INTERRUPT
             and pending.message.origin is Origin.USER
             and _may_steer(pending.message, running.inbound)
@@ -616,33 +640,88 @@ class _Actor:
             running.stopped = True
             running.task.cancel()
 
+    def hurry(self) -> None:
+        """Try the head now, if it was put off."""
+        if self.mailbox:
+            self.mailbox[0] = replace(self.mailbox[0], not_before=None)
+            self._mail.set()
+
+    async def drop_deferred(self) -> bool:
+        """Close the head, which was put off, as stopped by the user; False when it was not."""
+        if not self.mailbox or self.mailbox[0].not_before is None:
+            return False
+        inbound = self.mailbox.popleft().message
+        self._mail.set()
+        await self._dispatcher.insist(inbound, lambda: self._settle_stopped(inbound, ()))
+        return True
+
     async def _run(self) -> None:
+        """Work on the mail, until there was none for long; a defect is logged and survived."""
         while not self._dispatcher.is_stopping():
-            if not self.mailbox:
-                self._mail.clear()
-                try:
-                    await asyncio.wait_for(self._mail.wait(), IDLE_S)
-                except TimeoutError:
-                    # Mail may have come in the tick of the timeout; no await from here on.
-                    if not self.mailbox:
-                        self._dispatcher.retire(self.key)
-                        return
-                continue
-            await self._wait_until_due(self.mailbox[0])
-            if self._dispatcher.is_stopping():
-                return
-            pending = self.mailbox.popleft()
-            self.busy = True
             try:
-                await self._work(pending)
-                self._store_faults = 0
-            except StoreError as error:
-                await self._store_failed(pending, error)
-            finally:
-                self.busy = False
-            self._dispatcher.handled()
-            if not self.mailbox:
-                self._dispatcher.care.idle(self.key)
+                if await self._is_over():
+                    return
+            except Exception:
+                logger.bind(session=self.key).exception("a session's actor failed")
+                await asyncio.sleep(RESTART_S)
+
+    async def _is_over(self) -> bool:
+        """Work on the next message, or wait for one; True when the actor was retired."""
+        pending = self._next()
+        if pending is None:
+            if not await self._has_mail():
+                # Mail may have come in the tick of the timeout; no await from here on.
+                if not self.mailbox and not self.backlog.is_behind:
+                    self._dispatcher.retire(self.key)
+                    return True
+                self.hurry()
+            return False
+        self.busy = True
+        try:
+            await self._work(pending)
+            self._store_faults = 0
+        except StoreError as error:
+            await self._store_failed(pending, error)
+        except Exception as error:
+            logger.bind(session=self.key, inbound=pending.message.id).exception(
+                "a message is left for the next start"
+            )
+            self._dispatcher.tell(pending.message.id, Outcome(error=error))
+        finally:
+            self.busy = False
+        self.backlog.released()
+        if not self.mailbox:
+            self._dispatcher.care.idle(self.key)
+        return False
+
+    def _next(self) -> Pending | None:
+        """Take the head if it is due, or a command that passes a head that waits for a model."""
+        if not self.mailbox:
+            return None
+        head = self.mailbox[0]
+        if head.not_before is None or head.not_before <= self._dispatcher.clock():
+            return self.mailbox.popleft()
+        passing = next(filter(self._passes, self.mailbox), None) if head.told else None
+        if passing is not None:
+            self.mailbox.remove(passing)
+        return passing
+
+    def _passes(self, pending: Pending) -> bool:
+        """Whether it is a command that does not wait for a model to come back."""
+        found = self._dispatcher.command_in(pending.message)
+        return found is not None and found[0].in_outage
+
+    async def _has_mail(self) -> bool:
+        """Wait for new mail; False when the head's time, or that of an idle actor, came first."""
+        wait = IDLE_S
+        if self.mailbox and (until := self.mailbox[0].not_before) is not None:
+            wait = min(until - self._dispatcher.clock(), LONGEST_WAIT).total_seconds()
+        self._mail.clear()
+        try:
+            await asyncio.wait_for(self._mail.wait(), wait)
+        except TimeoutError:
+            return False
+        return True
 
     async def _work(self, pending: Pending) -> None:
         """Handle an inbound to its end, or put it back for later; raises StoreError alone."""
@@ -656,51 +735,22 @@ class _Actor:
             )
             await self._failed(pending, error)
 
-    async def _wait_until_due(self, pending: Pending) -> None:
-        """Wait for the time of a deferred message, or for new mail: the fault may be over."""
-        if pending.not_before is None:
-            return
-        left = min(pending.not_before - self._dispatcher.clock(), LONGEST_WAIT)
-        wait = left.total_seconds()
-        if wait <= 0:
-            return
-        self._mail.clear()
-        try:
-            await asyncio.wait_for(self._mail.wait(), wait)
-        except TimeoutError:
-            return
-
     async def _handle(self, pending: Pending) -> None:
         dispatcher = self._dispatcher
         inbound = pending.message
         if dispatcher.command_in(inbound) is not None:
             await dispatcher.run_command(inbound)
             return
-        async with dispatcher.slots.hold(inbound):
-            attempts = await dispatcher.bus.claim(inbound.id, again=self._store_faults > 0)
-            if attempts is None or dispatcher.is_stopped(inbound):
-                return  # a turn that was cut off had taken it in, and has settled it since
-            if attempts > MAX_ATTEMPTS:
-                await dispatcher.park(inbound, MAX_ATTEMPTS, RuntimeError("it failed too often"))
-                return
-            await self._turn(pending)
-
-    async def _turn(self, pending: Pending) -> None:
-        dispatcher = self._dispatcher
-        inbound = pending.message
-        emit = dispatcher.emit_for(inbound)
-        await dispatcher.care.turn_begins()
-        task = asyncio.create_task(
-            dispatcher.turns.run_turn(inbound, drain=self._drain, emit=emit),
-            name=f"turn {inbound.id}",
-        )
-        running = self.running = _Running(inbound, task, dispatcher.clock(), len(self.mailbox))
+        task = asyncio.create_task(self._turn(inbound), name=f"turn {inbound.id}")
+        running = self.running = _Running(inbound, task)
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
             # Shutdown: leave the message in the inbox and the log as it is.
             task.cancel()
             await asyncio.wait({task})
+            if running.is_claimed:
+                await self._give_back(inbound)
             raise
         finally:
             self.running = None
@@ -711,16 +761,44 @@ class _Actor:
         finally:
             running.over.set()
 
+    async def _turn(self, inbound: InboundMessage) -> Settlement | None:
+        """Run a turn once there is a slot for it; None when its inbound is settled already."""
+        dispatcher, running = self._dispatcher, self.running
+        assert running is not None, "the actor's message is this one"
+        async with dispatcher.slots.hold(inbound):
+            running.is_claimed = True
+            attempts = await dispatcher.bus.claim(inbound.id, again=self._store_faults > 0)
+            if attempts is None:
+                return None  # a turn that was cut off had taken it in, and has settled it since
+            if attempts > MAX_ATTEMPTS:
+                raise RuntimeError("it failed too often")
+            emit = dispatcher.emit_for(inbound)
+            await dispatcher.care.turn_begins()
+            running.started_at = dispatcher.clock()
+            running.waited = tuple(self.mailbox)
+            return await dispatcher.turns.run_turn(inbound, drain=self._drain, emit=emit)
+
+    async def _give_back(self, inbound: InboundMessage) -> None:
+        """Give the attempt back that a shutdown has broken off."""
+        try:
+            await self._dispatcher.bus.give_back(inbound.id)
+        except StoreError as error:
+            logger.error(
+                "an attempt at {} counts although it was broken off: {}", inbound.id, error
+            )
+
     async def _close(self, pending: Pending, running: _Running) -> None:
         """Settle an inbound by how its turn ended, or put it back for later."""
         dispatcher = self._dispatcher
         inbound, task = running.inbound, running.task
-        if dispatcher.is_stopped(inbound) or (task.cancelled() and running.stopped):
-            await dispatcher.insist(inbound, lambda: self._settle_stopped(running))
+        if task.cancelled() and running.stopped:
+            steered = [taken.message.id for taken in running.steered]
+            await dispatcher.insist(inbound, lambda: self._settle_stopped(inbound, steered))
             return
         error = RuntimeError("it was cancelled") if task.cancelled() else task.exception()
         if error is None:
-            await dispatcher.settle(inbound, task.result())
+            if (settlement := task.result()) is not None:
+                await dispatcher.settle(inbound, settlement)
             return
         # What it has taken in, and not answered, keeps its place.
         self.mailbox.extendleft(reversed(running.steered))
@@ -734,11 +812,10 @@ class _Actor:
             )
             await self._failed(pending, error)
 
-    async def _settle_stopped(self, running: _Running) -> None:
-        """Close a turn that the user has stopped, and what it had taken in."""
+    async def _settle_stopped(self, inbound: InboundMessage, steered: Sequence[str]) -> None:
+        """Close an inbound that the user has stopped, and what its turn had taken in."""
         dispatcher = self._dispatcher
-        steered = [pending.message.id for pending in running.steered]
-        settlement = await dispatcher.turns.stopped(running.inbound, steered)
+        settlement = await dispatcher.turns.stopped(inbound, steered)
         await dispatcher.bus.settle(settlement)
         for inbound_id in settlement.consumed:
             dispatcher.tell(inbound_id, Outcome(error=TurnStopped("stopped")))
@@ -749,52 +826,69 @@ class _Actor:
         if running is None:
             return ()
         first, running.drained = not running.drained, True
+        steers = self._dispatcher.commands.steers
         match self._dispatcher.queue:
-            case QueueMode.STEER:
-                # What waited before the turn began is answered in turns of its own.
-                allowed = len(self.mailbox) if not running.waiting_before else 0
-            case QueueMode.COLLECT:
-                allowed = running.waiting_before if first else 0
+            case QueueMode.STEER if all(steers(one.message.content) for one in running.waited):
+                # What waited before gets turns of its own; nothing passes a command.
+                offered = [one for one in self.mailbox if one not in running.waited]
+            case QueueMode.COLLECT if first:
+                offered = [one for one in running.waited if one in self.mailbox]
             case _:
-                allowed = 0
-        taken: list[Pending] = []
-        while len(taken) < allowed and _may_steer(self.mailbox[0].message, running.inbound):
-            message = self.mailbox[0].message
-            if not self._dispatcher.commands.steers(message.content):
-                break
-            taken.append(self.mailbox.popleft())
+                return ()
+        taken = list(
+            takewhile(
+                lambda one: (
+                    _may_steer(one.message, running.inbound) and steers(one.message.content)
+                ),
+                offered,
+            )
+        )
+        for one in taken:
+            self.mailbox.remove(one)
         running.steered.extend(taken)
-        return tuple(pending.message for pending in taken)
+        return tuple(one.message for one in taken)
 
     async def _model_failed(self, pending: Pending, error: ProviderError) -> None:
         dispatcher = self._dispatcher
-        inbound = pending.message
-        waits = isinstance(error, RetryLater) and inbound.answer.kind is not AnswerKind.TERMINAL
-        if inbound.answer.kind is AnswerKind.REPORT and pending.attempts >= MAX_ATTEMPTS:
+        inbound, kind = pending.message, pending.message.answer.kind
+        waits = isinstance(error, RetryLater) and kind is not AnswerKind.TERMINAL
+        if kind is AnswerKind.REPORT and pending.outages >= MAX_ATTEMPTS:
             waits = False  # whoever sent the subagent may have another model, and decides
         if not waits or dispatcher.is_watched(inbound.id):
-            await dispatcher.fail(inbound, MODEL_SAYS_NO.format(reason=error), error)
+            closing = await dispatcher.turns.closing(inbound, Unanswered.FAILED)
+            await dispatcher.fail(inbound, MODEL_SAYS_NO.format(reason=error), error, *closing)
             return
         assert isinstance(error, RetryLater)
-        delay = max(error.after or 0.0, RETRY_S[min(pending.attempts, len(RETRY_S) - 1)])
-        until = dispatcher.clock() + timedelta(seconds=delay)
-        if not pending.told and inbound.answer.kind is AnswerKind.REPLY:
+        now, asked_to_wait = dispatcher.clock(), error.after or 0.0
+        delay = max(asked_to_wait, RETRY_S[min(pending.outages, len(RETRY_S) - 1)])
+        until = now + timedelta(seconds=delay)
+        if not pending.told and kind is AnswerKind.REPLY:
             when = "in a minute" if delay < 90 else f"at {until.astimezone():%H:%M}"
             text = KEPT.format(reason=error, when=when)
             await dispatcher.bus.queue(reply(inbound, text, kind="kept"))
-        await dispatcher.bus.defer(inbound.id, until, attempts_back=True)
-        self.mailbox.appendleft(Pending(inbound, pending.attempts + 1, not_before=until, told=True))
+        await dispatcher.bus.defer(inbound.id, until)
+        self.mailbox.appendleft(
+            replace(
+                pending,
+                not_before=until,
+                told=True,
+                outages=pending.outages + 1,
+                mail_from=now + timedelta(seconds=asked_to_wait),
+            )
+        )
 
     async def _failed(self, pending: Pending, error: BaseException) -> None:
         """A defect of ours: try again soon, and after the last attempt park the message."""
         dispatcher = self._dispatcher
         inbound = pending.message
-        attempts = pending.attempts + 1
+        attempts = min(pending.attempts + 1, MAX_ATTEMPTS)
         if attempts >= MAX_ATTEMPTS or dispatcher.is_watched(inbound.id):
             await dispatcher.park(inbound, attempts, error)
             return
         until = dispatcher.clock() + timedelta(seconds=2.0**attempts)
-        self.mailbox.appendleft(Pending(inbound, attempts, not_before=until, told=pending.told))
+        self.mailbox.appendleft(
+            replace(pending, attempts=attempts, not_before=until, mail_from=None)
+        )
 
     async def _store_failed(self, pending: Pending, error: StoreError) -> None:
         """The disk is at fault, not the message: it waits, and no attempt is counted."""
@@ -807,7 +901,7 @@ class _Actor:
         delay = STORE_RETRY_S[min(self._store_faults, len(STORE_RETRY_S) - 1)]
         self._store_faults += 1
         until = dispatcher.clock() + timedelta(seconds=delay)
-        self.mailbox.appendleft(replace(pending, not_before=until))
+        self.mailbox.appendleft(replace(pending, not_before=until, mail_from=None))
 
 
 def _may_steer(message: InboundMessage, running: InboundMessage) -> bool:

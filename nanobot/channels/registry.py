@@ -32,9 +32,17 @@ _PORT = ("run", "wait_ready", "pieces", "send", "began", "ended", "state", "aclo
 
 
 class Intake(Protocol):
-    """Takes messages in; what it returned from is on the disk."""
+    """Takes messages in; what it returned from is on the disk.
+
+    ``post_all`` waits until there is room for all and returns those that were new; ``post_now``
+    waits for nothing and returns those for which there is no room.
+    """
 
     async def post_all(
+        self, messages: Sequence[InboundMessage], poison: Sequence[Poison] = ()
+    ) -> tuple[InboundMessage, ...]: ...
+
+    async def post_now(
         self, messages: Sequence[InboundMessage], poison: Sequence[Poison] = ()
     ) -> tuple[InboundMessage, ...]: ...
 

@@ -635,7 +635,7 @@ class BusConfig(Section):
     max_queued: Whole = Field(
         default=1000,
         ge=1,
-        description="Waiting messages beyond which platforms are no longer read.",
+        description="Waiting messages beyond which no more of that chat are read, but commands.",
     )
     outbound_expiry_h: Whole = Field(
         default=48, ge=1, description="Hours after which an undelivered reply is given up."

@@ -46,6 +46,14 @@ class AnswerKind(StrEnum):
     TERMINAL = "terminal"
 
 
+class Unanswered(StrEnum):
+    """How a request ended that got no answer: by its user, with its terminal, or by a failure."""
+
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerRule:
     """What to do with the answer, as data that is stored with the inbound.

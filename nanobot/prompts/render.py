@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanobot.core.messages import Unanswered
 from nanobot.core.text import attribute, one_line
 from nanobot.core.turn_header import TIME
 
@@ -96,6 +97,11 @@ def skipped() -> str:
 def stopped() -> str:
     """The result of a call that the user stopped."""
     return _note("stopped")
+
+
+def unanswered(ending: Unanswered) -> str:
+    """Closes a request in the history that ended without an answer."""
+    return _note("unanswered", ending.value)
 
 
 def continue_cut() -> str:

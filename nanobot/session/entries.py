@@ -33,7 +33,8 @@ class EntryKind(StrEnum):
     new conversation begins. ``gave_way``: the tool results named in ``replaced`` are, from here on,
     seen by the model as the notes in it. ``parked``: the message that ``inbound_id`` names failed
     too often, and what its turn wrote is out of the model's view: it could make the next turns
-    fail, too.
+    fail, too. ``unanswered``: a system note that closes the request of ``inbound_id``, which ended
+    without an answer, and says why.
     """
 
     USER = "user"
@@ -45,6 +46,7 @@ class EntryKind(StrEnum):
     RESET = "reset"
     GAVE_WAY = "gave_way"
     PARKED = "parked"
+    UNANSWERED = "unanswered"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from nanobot.store.database import Database
 _ROLES = {
     EntryKind.USER: "user",
     EntryKind.NUDGE: "user",
+    EntryKind.UNANSWERED: "user",
     EntryKind.COMPACTED: "user",
     EntryKind.ASSISTANT: "assistant",
     EntryKind.SENT: "assistant",

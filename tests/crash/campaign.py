@@ -42,11 +42,15 @@ def run(
 
 
 def _plan(*, traced: bool) -> Iterator[Point]:
-    """The exact points in turn, and between them the sweep over syncs and writes."""
-    gated = cycle(points.GATED)
+    """The exact points in turn, between them the sweep over syncs and writes, now and then a long
+    one.
+    """
+    gated, long = cycle(points.GATED), cycle(points.LONG)
     sync, write = cycle(range(1, SYNCS + 1)), cycle(range(1, WRITES + 1, 3))
     for number in count():
-        if traced and number % 3 == 1:
+        if number % 40 == 20:
+            yield next(long)
+        elif traced and number % 3 == 1:
             yield partial(points.at_sync, number=next(sync))
         elif traced and number % 6 == 5:
             yield partial(points.at_write, number=next(write))

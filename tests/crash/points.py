@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tests.crash.jobs import Kind
-from tests.crash.world import CHATS, PATIENCE_S, World
+from tests.crash.world import CHATS, CROWD, PATIENCE_S, World
 
 Point: TypeAlias = Callable[[World, random.Random], None]
 """Has jobs sent to a running gateway and kills it on the way of one of them."""
 
 QUICK = (Kind.TALK, Kind.READ, Kind.COUNT, Kind.TWICE, Kind.BOTH, Kind.TELL, Kind.LONG)
+BACKLOG = 1000
+"""Messages in each backlog of the long form."""
 HAS_STRACE = shutil.which("strace") is not None
 
 
@@ -104,6 +106,58 @@ def at_random(world: World, chance: random.Random) -> None:
     world.kill("at random")
 
 
+def asked_to_leave(world: World, chance: random.Random) -> None:
+    """Some jobs are under way at a SIGTERM, and end within the grace or at the next start."""
+    for _ in range(chance.randint(1, 6)):
+        world.send(chance.choice(QUICK), chance.choice(CHATS))
+    time.sleep(chance.uniform(0, 0.6))
+    world.leave("at SIGTERM")
+
+
+def jobs_due_while_down(world: World, chance: random.Random) -> None:
+    """Recurring jobs fell due several times while it was down; it is killed as it makes them up."""
+    jobs = world.schedule(4)
+    world.leave("at SIGTERM")
+    world.let_fall_due(jobs, 5)
+    world.launch()
+    time.sleep(chance.uniform(0.3, 1.2))
+    world.kill("with jobs due")
+
+
+def leaving_thrice(world: World, chance: random.Random) -> None:
+    """One long turn sees three SIGTERMs."""
+    gate = world.model.gate()
+    token = world.next_token
+    for times in (1, 2, 3):
+        world.hold = lambda job: gate if job.token == token else None
+        if times == 1:
+            world.send(chance.choice(QUICK), chance.choice(CHATS))
+        else:
+            world.start()
+        gate.wait_reached(PATIENCE_S, times=times)
+        world.leave("at SIGTERM")
+
+
+def in_outbound_backlog(world: World, chance: random.Random, size: int = BACKLOG) -> None:
+    """Many messages waited to be delivered at the start, and some are."""
+    world.stop()
+    world.fill_outbox(size)
+    before = len(world.api.sent)
+    world.start()
+    wait_until(lambda: len(world.api.sent) > before + size // 8, "the first of the backlog")
+    world.kill("in a backlog of outbounds")
+
+
+def in_inbound_backlog(world: World, chance: random.Random, size: int = BACKLOG) -> None:
+    """Many messages waited at the platform at the start, and all are in the inbox."""
+    world.stop()
+    for number in range(size):
+        world.send(Kind.TALK, CROWD[number % len(CROWD)])
+    world.start()
+    wait_until(lambda: not world.api.pending, "the backlog in the inbox")
+    world.kill("in a backlog of inbounds")
+
+
 def at_sync(world: World, chance: random.Random, number: int) -> None:
     """The writer is about to sync for the ``number``-th time."""
     _at_call(world, chance, "fdatasync", number, "at a sync")
@@ -138,7 +192,11 @@ GATED: tuple[Point, ...] = (
     while_steered,
     while_leaving,
     at_random,
+    asked_to_leave,
+    jobs_due_while_down,
 )
+LONG: tuple[Point, ...] = (in_outbound_backlog, in_inbound_backlog, leaving_thrice)
+"""Points that take a minute, or a quarter of one."""
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from nanobot.bus.backlog import PAGE
 from tests.crash.campaign import run
 from tests.crash.jobs import Kind
-from tests.crash.points import GATED, wait_until
+from tests.crash.points import (
+    GATED,
+    in_inbound_backlog,
+    in_outbound_backlog,
+    wait_until,
+)
 from tests.crash.world import CHATS, PATIENCE_S, World, open_world
 
 SHORT = 9
@@ -53,6 +59,19 @@ def test_each_exact_point_twice(world: World, point: object) -> None:
     world.stop()
     world.check()
     assert world.faults == [], world.log()
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("point", [in_outbound_backlog, in_inbound_backlog])
+def test_a_backlog_of_more_than_a_page_is_worked_off_once(
+    world: World, point: Callable[[World, random.Random, int], None]
+) -> None:
+    point(world, random.Random(3), 2 * PAGE)
+
+    world.recover()
+
+    assert world.faults == [], world.log()
+    assert world.figures.answered == 2 * PAGE
 
 
 @pytest.mark.timeout(200)

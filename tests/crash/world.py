@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -15,9 +16,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nanobot.bus.bus import MessageBus
+from nanobot.core.messages import OutboundMessage
+from nanobot.cron.edits import JobEdits
+from nanobot.cron.jobs import JobFile, Payload, Wish
+from nanobot.store.database import Database
 from tests.crash.jobs import Job, Kind, Ledger, marks_in, reply_to
 from tests.crash.wire import refusals
 from tests.fakes.bot_api import FAKE_TOKEN, BlockingBotApi, BotApi
@@ -28,7 +35,10 @@ NANOBOT = Path(sys.executable).with_name("nanobot")
 PATIENCE_S = 60.0
 """How long something that must happen may take on a machine that is busy with other things."""
 REPETITION = "↻"
+HOUR_S = 3600
 CHATS = tuple(range(101, 113))
+CROWD = tuple(range(1001, 1101))
+"""Further chats, for what is too much for the few: a chat takes one message a second."""
 INTERRUPTED = "Interrupted:"
 NOT_RUN = "Not run:"
 
@@ -109,13 +119,65 @@ class World:
         """The token of the job that is sent next."""
         return f"m{len(self.jobs) + 1}"
 
-    def send(self, kind: Kind, chat: int) -> Job:
-        """Somebody writes a job into a chat."""
+    def _made(self, kind: Kind) -> Job:
         job = Job(kind, self.next_token)
         self.jobs[job.token] = job
         self.figures.messages += 1
+        return job
+
+    def send(self, kind: Kind, chat: int) -> Job:
+        """Somebody writes a job into a chat."""
+        job = self._made(kind)
         self.api.inject(job.text, chat_id=chat)
         return job
+
+    def fill_outbox(self, count: int) -> None:
+        """Leave messages in the outbox of a home that is down; the first renders to nothing."""
+        assert self.is_down(), "a gateway holds the home"
+        nothing = OutboundMessage("telegram", str(CROWD[0]), "", id=f"nothing-{self.next_token}")
+        jobs = [self._made(Kind.TALK) for _ in range(count)]
+        outbounds = [
+            OutboundMessage("telegram", str(CROWD[n % len(CROWD)]), job.marks[0], id=job.token)
+            for n, job in enumerate(jobs)
+        ]
+
+        async def queue() -> None:
+            database = Database(self.home / "state.db")
+            await MessageBus(database, lambda: datetime.now(UTC)).queue(nothing, *outbounds)
+            database.close()
+
+        asyncio.run(queue())
+
+    def schedule(self, count: int) -> list[Job]:
+        """Have the gateway take up hourly jobs: reminders and tasks in turns."""
+        edits = JobEdits(JobFile(self.home / "cron" / "jobs.json"))
+        jobs = [self._made(Kind.TALK) for _ in range(count)]
+        for n, job in enumerate(jobs):
+            is_task = n % 2 == 0
+            payload = Payload(
+                kind="agent_turn" if is_task else "reminder",
+                message=job.text if is_task else job.marks[0],
+                deliver=True,
+                channel="telegram",
+                to=str(CHATS[n]),
+            )
+            wish = Wish(every_seconds=HOUR_S)
+            edits.add(job.token, job.token, wish, payload, datetime.now(UTC))
+        deadline = time.monotonic() + PATIENCE_S
+        while self._read("SELECT count(*) FROM job_state WHERE job = ?", jobs[-1].token) == 0:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the gateway did not take the jobs up:\n{self.log()}")
+            time.sleep(0.02)
+        return jobs
+
+    def let_fall_due(self, jobs: Sequence[Job], times: int) -> None:
+        """Have the time pass in which hourly jobs fall due so many times; nobody runs them."""
+        assert self.is_down(), "a gateway holds the home"
+        with closing(sqlite3.connect(self.home / "state.db")) as state, state:
+            state.executemany(
+                "UPDATE job_state SET due = due - ? WHERE job = ?",
+                [(times * HOUR_S, job.token) for job in jobs],
+            )
 
     def start(self, *wrapped_in: str) -> bool:
         """Start the gateway and wait until it polls; False when it died before that."""
@@ -151,10 +213,19 @@ class World:
         assert code == -signal.SIGKILL, f"it was not killed but left with {code}: {self.log()}"
         self._process = None
         self.figures.kills[point] += 1
+        self._forget_holds()
+
+    def _forget_holds(self) -> None:
         self._note_window()
         self.hold = lambda job: None
         self.stream_hold = None
         self.api.heal()
+
+    def leave(self, point: str) -> None:
+        """SIGTERM, which the gateway obeys with 0; noted under ``point``."""
+        self.stop()
+        self.figures.kills[point] += 1
+        self._forget_holds()
 
     def is_down(self) -> bool:
         """Whether no gateway was started."""
@@ -197,8 +268,10 @@ class World:
 
     def settle(self) -> None:
         """Wait until all that was sent is answered and nothing waits; then a fault is no delay."""
-        deadline = time.monotonic() + PATIENCE_S
+        sent, deadline = 0, 0.0
         while not self._is_settled():
+            if len(self.api.sent) > sent or not deadline:
+                sent, deadline = len(self.api.sent), time.monotonic() + PATIENCE_S
             if time.monotonic() > deadline or self.is_dead():
                 return  # what is missing is said by ``check``
             time.sleep(0.02)
@@ -213,16 +286,21 @@ class World:
         self._checked = set(self.jobs)
 
     def _is_settled(self) -> bool:
-        seen = self._copies()
-        if any(not seen[mark] for job in self._new() for mark in job.marks):
+        open_rows = self._read(
+            "SELECT (SELECT count(*) FROM inbox WHERE state = 'pending') + "
+            "(SELECT count(*) FROM outbox WHERE state = 'pending')"
+        )
+        if open_rows or self.api.pending:
             return False
+        seen = self._copies()
+        return all(seen[mark] for job in self._new() for mark in job.marks)
+
+    def _read(self, query: str, *values: str) -> int:
+        """A number from the state of a gateway that may run."""
         path = f"{(self.home / 'state.db').as_uri()}?mode=ro"
         with closing(sqlite3.connect(path, uri=True, timeout=5)) as state:
-            (open_rows,) = state.execute(
-                "SELECT (SELECT count(*) FROM inbox WHERE state = 'pending') + "
-                "(SELECT count(*) FROM outbox WHERE state = 'pending')"
-            ).fetchone()
-        return not open_rows and not self.api.pending
+            (number,) = state.execute(query, values).fetchone()
+        return int(number)
 
     def _new(self) -> list[Job]:
         return [job for token, job in self.jobs.items() if token not in self._checked]
@@ -347,7 +425,7 @@ class World:
                         "telegram": {
                             "enabled": True,
                             "token": FAKE_TOKEN,
-                            "allowFrom": [str(chat) for chat in CHATS],
+                            "allowFrom": [str(chat) for chat in (*CHATS, *CROWD)],
                             "apiBase": self.api.root,
                         }
                     },

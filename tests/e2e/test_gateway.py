@@ -251,6 +251,51 @@ def test_sigterm_in_a_turn_leaves_at_once_and_the_turn_is_finished_later(
     assert len(telegram.model.requests) == 2
 
 
+def test_a_turn_that_outlives_three_restarts_is_finished_after_the_fourth(
+    telegram: Telegram,
+) -> None:
+    gate = telegram.model.gate()
+    telegram.model.script(*[Reply.text("never seen", gate=gate)] * 3, Reply.text("finished"))
+    telegram.api.inject("a long job", chat_id=OWNER)
+    for times in (1, 2, 3):
+        gateway = telegram.start()
+        gate.wait_reached(times=times)
+        assert gateway.terminate() == 0, gateway.log
+
+    telegram.start()
+    telegram.api.wait_for_sent(1, OWNER)
+
+    gate.release()
+    assert telegram.texts() == ["finished"]
+
+
+def test_a_message_steers_the_turn_although_another_waited_when_that_began(
+    telegram: Telegram,
+) -> None:
+    gate = telegram.model.gate()
+    telegram.model.script(
+        Reply.tool_calls([("list_dir", {"path": "."})], gate=gate),
+        Reply.text("first and third"),
+        Reply.text("second"),
+    )
+    for text in ("first", "second"):
+        telegram.api.inject(text, chat_id=OWNER)
+    telegram.start()
+    gate.wait_reached()
+    telegram.api.inject("third", chat_id=OWNER)
+    eventually(lambda: not telegram.api.pending, "the third message in the inbox")
+
+    gate.release()
+    telegram.api.wait_for_sent(2, OWNER)
+
+    assert telegram.texts() == ["first and third", "second"]
+    assert [words_of(request) for request in telegram.model.requests] == [
+        "first",
+        "third",
+        "second",
+    ]
+
+
 def test_a_turn_that_ends_within_the_grace_is_answered_before_leaving(
     telegram: Telegram,
 ) -> None:

@@ -69,11 +69,11 @@ def test_what_nobody_can_answer_is_kept_told_once_and_answered_after_a_restart(
     two.api.inject("one", chat_id=OWNER)
     (kept,) = two.api.wait_for_sent(1, OWNER)
     two.api.inject("two", chat_id=OWNER)
-    eventually(lambda: len(other.requests) == 2, "another try, because somebody wrote")
+    eventually(lambda: not two.api.pending, "the second message in the inbox")
     gateway.kill()
     pass_the_time(two.nanobot)
     second = two.start()
-    eventually(lambda: len(other.requests) == 3, "the try after the restart")
+    eventually(lambda: len(other.requests) == 2, "the try after the restart")
     second.terminate()
     pass_the_time(two.nanobot)
     two.model.answer_with(echo)
@@ -87,7 +87,26 @@ def test_what_nobody_can_answer_is_kept_told_once_and_answered_after_a_restart(
     assert two.texts() == [kept.text, "echo one", "echo two"]
 
 
-def test_what_was_kept_is_answered_as_soon_as_somebody_writes_again(
+def test_commands_pass_what_is_kept_and_new_mail_is_no_reason_to_ask_too_early(
+    two: Telegram, other: ModelServer
+) -> None:
+    two.model.default = other.default = BUSY
+    two.start()
+    two.api.inject("one", chat_id=OWNER)
+    two.api.wait_for_sent(1, OWNER)
+    asked = len(two.model.requests), len(other.requests)
+
+    two.api.inject("two", chat_id=OWNER)
+    two.api.inject("/model", chat_id=OWNER)
+    two.api.wait_for_sent(2, OWNER)
+    two.api.inject("/new", chat_id=OWNER)
+    two.api.wait_for_sent(3, OWNER)
+
+    assert (len(two.model.requests), len(other.requests)) == asked
+    assert [text.partition(" ")[0] for text in two.texts()[1:]] == ["Model:", "A"]
+
+
+def test_a_kept_message_is_tried_at_once_with_another_model(
     two: Telegram, other: ModelServer
 ) -> None:
     two.model.default = other.default = BUSY
@@ -96,8 +115,30 @@ def test_what_was_kept_is_answered_as_soon_as_somebody_writes_again(
     two.api.wait_for_sent(1, OWNER)
     other.answer_with(echo)
 
+    two.api.inject(f"/model {OTHER}", chat_id=OWNER)
+    two.api.wait_for_sent(3, OWNER)
+
+    assert sorted(text.partition(":")[0] for text in two.texts()[1:]) == [
+        "From the next message on",
+        "echo one",
+    ]
+
+
+def test_a_kept_message_can_be_stopped(two: Telegram, other: ModelServer) -> None:
+    two.model.default = other.default = BUSY
+    gateway = two.start()
+    two.api.inject("Delete the folder old", chat_id=OWNER)
+    two.api.wait_for_sent(1, OWNER)
+
+    two.api.inject("/stop", chat_id=OWNER)
+    two.api.wait_for_sent(2, OWNER)
+    gateway.terminate()
+    pass_the_time(two.nanobot)
+    two.model.answer_with(echo)
+    two.start()
     two.api.inject("two", chat_id=OWNER)
     two.api.wait_for_sent(3, OWNER)
 
-    because = f"(answered by {OTHER}, because {USUAL} cannot be reached)"
-    assert two.texts()[1:] == [f"echo one\n\n{because}", f"echo two\n\n{because}"]
+    assert two.texts()[1:] == ["Stopped.", "echo two"]
+    roles = [(one["role"], str(one["content"])) for one in two.model.requests[-1].messages[-2:]]
+    assert roles[0][1].startswith("[The user stopped this request")

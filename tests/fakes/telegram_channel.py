@@ -51,6 +51,13 @@ class FakeInbox:
     async def post_all(
         self, messages: Sequence[InboundMessage], poison: Sequence[Poison] = ()
     ) -> tuple[InboundMessage, ...]:
+        before = set(self.messages)
+        await self.post_now(messages, poison)
+        return tuple(one for one in messages if one.id not in before)
+
+    async def post_now(
+        self, messages: Sequence[InboundMessage], poison: Sequence[Poison] = ()
+    ) -> tuple[InboundMessage, ...]:
         self.batches.append((tuple(one.id for one in messages), tuple(one.id for one in poison)))
         self.entered.set()
         await self.may_commit.wait()
@@ -61,7 +68,7 @@ class FakeInbox:
         self.poison |= {one.id: one for one in poison}
         async with self._changed:
             self._changed.notify_all()
-        return new
+        return ()
 
     async def holds(self, count: int) -> list[InboundMessage]:
         """The messages, once there are ``count``; raises TimeoutError."""

@@ -30,7 +30,7 @@ from nanobot.core.chat import (
 from nanobot.core.errors import BadRequest, ContextOverflow, RetryLater
 from nanobot.core.events import Event, TextDelta, ToolFinished, ToolStarted
 from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Unanswered
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.prompts import render
 from nanobot.session.entries import EntryKind
@@ -301,6 +301,7 @@ async def test_a_stopped_turn_closes_its_open_calls(bench: Bench) -> None:
     assert [draft.message for draft in settlement.entries] == [
         ToolMessage("1", "act", render.stopped()),
         ToolMessage("2", "act", render.stopped()),
+        UserMessage(render.unanswered(Unanswered.STOPPED)),
     ]
 
 

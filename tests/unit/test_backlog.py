@@ -106,7 +106,7 @@ async def test_a_recovery_takes_no_more_than_the_bound(box: Box) -> None:
 async def test_a_row_stored_during_the_last_read_is_not_forgotten(box: Box) -> None:
     box.rows = [Row(1)]
     box.may_read.clear()
-    recovering = asyncio.create_task(box.backlog.recover())
+    recovering = box.backlog.recover()
     await box.reading.wait()
 
     await box.store(2)

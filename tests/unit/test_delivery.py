@@ -342,3 +342,30 @@ async def test_a_dead_letter_is_delivered_when_it_is_retried(bench: Bench) -> No
     await bench.bus.retry(letter)
 
     assert await bench.ended("a") == {"a": "sent"}
+
+
+async def test_a_defect_in_one_delivery_stops_no_other_of_its_chat(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(outbound_id: str, error: str) -> None:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(bench.bus, "bury", broken)
+    bench.platform.errors["a"] = [Undeliverable("blocked")]
+
+    await bench.bus.queue(outbound("a"), outbound("b"))
+
+    assert await bench.ended("b") == {"a": "pending", "b": "sent"}
+
+
+async def test_a_chat_with_more_than_the_bound_keeps_no_other_waiting(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, max_queued=2) as bench:
+        bench.platform.gates["n0"] = asyncio.Event()
+        await bench.bus.queue(*(outbound(f"n{number}") for number in range(5)))
+
+        await bench.bus.queue(outbound("other", chat="2"))
+        states = await bench.ended("other")
+        bench.platform.gates["n0"].set()
+        await bench.ended("n4")
+
+    assert states["n0"] == "pending"

@@ -19,7 +19,8 @@ from nanobot.bus.dispatcher import Dispatcher, QueueMode, TurnStopped
 from nanobot.core.errors import BadRequest, RetryLater
 from nanobot.core.events import Emit
 from nanobot.core.identity import Origin, Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Unanswered
+from nanobot.session.entries import Draft
 from nanobot.store.database import Database
 
 
@@ -69,6 +70,9 @@ class Turns:
 
     async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
         return Settlement(session=inbound.session_key, consumed=(inbound.id, *consumed), answer="")
+
+    async def closing(self, inbound: InboundMessage, ending: Unanswered) -> tuple[Draft, ...]:
+        return ()
 
 
 @dataclass(slots=True)
@@ -371,13 +375,10 @@ async def test_a_poison_message_is_parked_with_an_apology_and_the_next_goes_on(
     tmp_path: Path,
 ) -> None:
     database = Database(tmp_path / "state.db")
+    former = MessageBus(database, lambda: datetime(2026, 3, 1, tzinfo=UTC))
+    await former.post(inbound("a"))
     for _ in range(3):  # three processes that die in its turn
-        crashing = _bench(database)
-        crashing.turns.gates["a"] = asyncio.Event()
-        await crashing.bus.post(inbound("a"))
-        await crashing.dispatcher.recover()
-        await crashing.turns.began.get()
-        await crashing.dispatcher.close()
+        await former.claim("a")
     bench = _bench(database)
     await bench.bus.post(inbound("b"))
     await bench.dispatcher.recover()

@@ -13,7 +13,7 @@ from nanobot.agent.commands import Command, CommandTable, Invocation
 from nanobot.agent.turn import Drain, Settlement
 from nanobot.bus import dispatcher as dispatching
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dispatcher import COMMAND_FAILED, Dispatcher, Outcome, QueueMode
+from nanobot.bus.dispatcher import COMMAND_FAILED, Dispatcher, NoCare, Outcome, QueueMode
 from nanobot.core.errors import BadRequest, RetryLater, StoreUnavailable
 from nanobot.core.events import Emit
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
@@ -229,7 +229,7 @@ async def test_a_recovery_holds_no_more_than_the_bound_and_answers_all_in_order(
 
     await bench.dispatcher.recover()
     await bench.turns.began.get()
-    held = bench.dispatcher.held()
+    held = bench.dispatcher.waiting("telegram:1") + 1
     await bench.bus.post(inbound("last", "1"))
     bench.turns.gates["n0"].set()
     await bench.settled(*names, "last")
@@ -296,3 +296,84 @@ async def test_a_dead_letter_of_the_inbox_is_answered_when_it_is_retried(bench: 
         {"a": "done"},
         ["begin a", "begin a", "end a"],
     )
+
+
+async def test_a_defect_between_two_messages_stops_no_session(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatching, "RESTART_S", 0.0)
+
+    class Broken(NoCare):
+        def idle(self, session_key: str) -> None:
+            raise LookupError("a defect")
+
+    bench.dispatcher.care = Broken()
+
+    await bench.bus.post(inbound("a"))
+    await bench.settled("a")
+    await bench.bus.post(inbound("b"))
+    await bench.settled("b")
+
+    assert await bench.replies() == ["answer to a", "answer to b"]
+
+
+async def test_a_message_that_not_even_an_apology_ends_stops_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*arguments: object) -> None:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(bench.dispatcher, "park", broken)
+    monkeypatch.setattr(dispatching, "MAX_ATTEMPTS", 1)
+    bench.turns.errors["a"] = [RuntimeError("a defect, too")]
+
+    await bench.bus.post_all([inbound("a"), inbound("b")])
+    await bench.settled("b")
+
+    assert await bench.states() == {"a": "pending", "b": "done"}
+
+
+async def test_new_mail_burns_no_attempt_of_a_message_that_failed(bench: Bench) -> None:
+    bench.turns.errors["a"] = [RuntimeError("a defect"), RuntimeError("a defect")]
+    await bench.bus.post(inbound("a"))
+
+    async def is_put_back() -> bool:
+        return bench.dispatcher.waiting("telegram:1") == 1
+
+    await until(is_put_back)
+    await bench.bus.post(inbound("b"))
+    await bench.bus.post(inbound("p", text="/ping"))
+    await bench.settled("p")
+    tried = bench.turns.log.count("begin a")
+    bench.now[0] += timedelta(minutes=1)
+    bench.turns.errors.clear()
+    await bench.bus.post(inbound("c"))
+    await bench.settled("a", "b", "c")
+
+    assert tried == 1
+    assert await bench.replies() == ["pong ", "answer to a", "answer to b", "answer to c"]
+
+
+async def test_a_shutdown_gives_the_attempt_back(bench: Bench, disk: FailingDatabase) -> None:
+    bench.turns.gates["a"] = asyncio.Event()
+    await bench.bus.post(inbound("a"))
+    await bench.turns.began.get()
+
+    await bench.dispatcher.close()
+
+    (pending,) = await bench.bus.pending()
+    assert pending.attempts == 0
+
+
+async def test_stop_drops_what_waits_to_be_tried_again(bench: Bench) -> None:
+    bench.turns.errors["a"] = [RuntimeError("a defect")]
+    await bench.bus.post(inbound("a"))
+
+    async def is_put_back() -> bool:
+        return bench.dispatcher.waiting("telegram:1") == 1
+
+    await until(is_put_back)
+
+    assert await bench.dispatcher.stop("telegram:1")
+    assert await bench.states() == {"a": "done"}
+    assert await bench.dispatcher.stop("telegram:1") is False

@@ -39,6 +39,9 @@ class NoTurns:
     async def stop_subagents(self, session_key: str) -> tuple[str, ...]:
         return ()
 
+    def try_again(self, session_key: str) -> None:
+        """Nothing was put off."""
+
     def running_since(self, session_key: str) -> datetime | None:
         return None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
+from nanobot.core.messages import Unanswered
 from nanobot.core.turn_header import TIME, TurnHeader
 from nanobot.prompts import render
 
@@ -41,6 +42,7 @@ def sections() -> dict[str, str]:
         "interrupted": render.interrupted(),
         "skipped": render.skipped(),
         "stopped": render.stopped(),
+        **{f"unanswered, {ending}": render.unanswered(ending) for ending in Unanswered},
         "subagents_stopped": render.subagents_stopped(["mail", 'fl"ights']),
         "sent": render.sent(
             now=datetime(2026, 3, 1, 12, 0, tzinfo=UTC), by='the reminder “"Tea" at <5>”'

@@ -21,8 +21,9 @@ from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.core.errors import RetryLater, ToolError
 from nanobot.core.events import Emit, ToolFinished, ToolStarted
 from nanobot.core.identity import Origin, Role, Trust
-from nanobot.core.messages import AnswerKind, AnswerRule, Errand, InboundMessage
+from nanobot.core.messages import AnswerKind, AnswerRule, Errand, InboundMessage, Unanswered
 from nanobot.core.tool import ToolContext
+from nanobot.session.entries import Draft
 from nanobot.session.log import SessionLog, SessionSettings
 from nanobot.store.database import Database
 
@@ -54,6 +55,9 @@ class Turns:
 
     async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
         return Settlement(session=inbound.session_key, consumed=(inbound.id, *consumed), answer="")
+
+    async def closing(self, inbound: InboundMessage, ending: Unanswered) -> tuple[Draft, ...]:
+        return ()
 
 
 @dataclass(slots=True)

@@ -110,12 +110,20 @@ class Polling:
         return self._make_reader(Me(user.id, user.username))
 
     async def _take(self, entries: Sequence[object], reader: Reader) -> None:
-        """Commit a batch, then move the offset."""
+        """Commit a batch, then move the offset.
+
+        It stays at the first message that has no room, so that Telegram keeps that; the next poll
+        brings what came since as well, which may be a command or of another chat.
+        """
         read = [reader.read(entry) for entry in entries]
         messages = [one for one in read if isinstance(one, InboundMessage)]
         poison = [one for one in read if isinstance(one, Poison)]
         if messages or poison:
-            await self._intake.post_all(messages, poison)
+            left = await self._intake.post_now(messages, poison)
+            if left:
+                self._offset = update_id(entries[read.index(left[0])])
+                await self._sleep(self._limits.backoff_s)
+                return
         if not entries:
             self._offset = None
             return
