@@ -109,7 +109,7 @@ def listing(snapshot: SkillsSnapshot) -> str:
     if len(lines) > LISTED:
         lines[LISTED:] = [f"and {len(lines) - LISTED} more: `nanobot skills list`"]
     return "\n".join(
-        (*lines, f"Their list takes {section_tokens(snapshot)} tokens of every prompt.")
+        (*lines, "", f"Their list takes {section_tokens(snapshot)} tokens of every prompt.")
     )
 
 

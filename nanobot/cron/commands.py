@@ -35,7 +35,8 @@ def cron_command(service: CronService, settled: Callable[[str], Awaitable[str]])
                 places = await service.places()
                 lines = [f"- {described(job, now)}{places.note(job)}" for job in content.jobs]
                 notes = [*content.problems, *([] if service.is_running else [NOT_RUNNING])]
-                return "\n".join([*(lines or ["There are no jobs."]), *notes])
+                shown = [*(lines or ["There are no jobs."]), *([""] if notes else []), *notes]
+                return "\n".join(shown)
             case "run":
                 job = find(await asyncio.to_thread(service.file.load), job_id)
                 posted = await service.run_now(job)

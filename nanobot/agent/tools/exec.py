@@ -114,7 +114,7 @@ class Exec(Tool[ExecArguments]):
         raise ToolError(
             f"Refused: no sandbox works on this machine ({probe.reason}), and without one "
             "commands run only at the owner's own terminal, and with "
-            "tools.restrictToWorkspace nowhere. The owner can run `nanobot doctor`, "
+            "tools.restrictToWorkspace nowhere. The owner can run `nanobot status`, "
             "or set tools.exec.sandbox to off."
         )
 
