@@ -364,32 +364,6 @@ def test_the_socket_refuses_other_users_with_a_clear_line(telegram: Telegram) ->
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_a_sync_stands_before_the_acknowledging_poll_and_before_the_send(
-    telegram: Telegram, tmp_path: Path
-) -> None:
-    trace = tmp_path / "trace"
-    telegram.model.answer_with(lambda request: Reply.text("synced"))
-    traced = ("strace", "-f", "-qq", "-s", "400", "-e", "trace=fdatasync,fsync,sendto,write,writev")
-    gateway = telegram.start(wrapped_in=(*traced, "-o", str(trace)))
-    update = telegram.api.inject("hello", chat_id=OWNER)
-    telegram.api.wait_for_sent(1, OWNER, timeout=30)
-    telegram.api.wait_for_poll(update + 1, timeout=30)
-
-    subprocess.run(["pkill", "-TERM", "-P", str(gateway.process.pid)], check=True)
-    gateway.process.wait(20)
-
-    lines = trace.read_text(errors="replace").splitlines()
-    syncs = [n for n, line in enumerate(lines) if "fdatasync(" in line and "= 0" in line]
-    first_poll = next(n for n, line in enumerate(lines) if "/getUpdates" in line)
-    acknowledging = next(n for n, line in enumerate(lines) if f"offset={update + 1}" in line)
-    send = next(n for n, line in enumerate(lines) if "/sendMessage" in line)
-    asked = next(n for n, line in enumerate(lines) if "/chat/completions" in line)
-    assert any(first_poll < n < acknowledging for n in syncs)
-    assert any(asked < n < send for n in syncs)
-    turn = [n for n in syncs if first_poll < n < send]
-    assert len(turn) <= 3
-
-
 def test_an_idle_model_server_is_not_needed_to_start(nanobot: Nanobot, model: ModelServer) -> None:
     nanobot.use_model(model)
     process = nanobot.start("gateway")
