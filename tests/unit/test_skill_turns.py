@@ -304,7 +304,7 @@ def test_the_list_says_how_each_skill_stands_and_what_it_costs(bench: Bench) -> 
     assert lines[0].startswith("- /ready_one: ready, ")
     assert lines[1].startswith("- unmet: missing CLI: no-such-program, ")
     assert lines[2] == "- wrong: broken: always: expected true or false, found 'perhaps'"
-    assert lines[3].endswith("tokens of every prompt.")
+    assert lines[4].endswith("tokens of every prompt.")
 
 
 # --- keys ------------------------------------------------------------------------------------
