@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.skills import SkillsLoader
 from nanobot.bus.bus import MessageBus
 from nanobot.cron.jobs import JobFile
 from nanobot.cron.service import CronService
 from nanobot.providers.litellm_package import LiteLLM
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from tests.fakes.skills import StillClock, write_skill
 

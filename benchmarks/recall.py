@@ -25,11 +25,11 @@ from benchmarks.recalled import colleague, essays, friends, owner
 from benchmarks.recalled.world import Asked, Said, World
 from nanobot.core.chat import AssistantMessage, ChatMessage, UserMessage
 from nanobot.core.identity import Trust
+from nanobot.recall.recall import Recall
+from nanobot.recall.results import page_text
+from nanobot.recall.values import Sources
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import append_in
-from nanobot.session.recall.page import page_text
-from nanobot.session.recall.recall import Recall
-from nanobot.session.recall.values import Sources
 from nanobot.store.schema import MIGRATIONS
 
 WINDOWS = (1000, 4000)

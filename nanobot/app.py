@@ -11,39 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.commands import CommandTable
+from nanobot.admin import Desk
 from nanobot.agent.compact_command import compact_command
-from nanobot.agent.consolidation import Consolidator, MemorySettings
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.desk import Desk
-from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop, Profile
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_commands import memory_command
 from nanobot.agent.report import ContextMeter
-from nanobot.agent.skill_commands import RESERVED, skills_command
-from nanobot.agent.skills import SkillOverride, SkillsLoader
-from nanobot.agent.skills.switches import OffSource, SkillSwitches
-from nanobot.agent.spill import Spill
 from nanobot.agent.standard_commands import standard_commands
-from nanobot.agent.subagent import PROFILE, SubagentManager
-from nanobot.agent.tools.background import BackgroundProcesses
-from nanobot.agent.tools.message import Message
-from nanobot.agent.tools.plugins import Plugins, load_plugins
-from nanobot.agent.tools.recall import RecallTool
-from nanobot.agent.tools.registry import AnyTool, ToolRegistry, default_tools
-from nanobot.agent.tools.spawn import Spawn
-from nanobot.agent.tools.web import web_tools
 from nanobot.agent.turn import TurnLimits
-from nanobot.agent.workspace import seed
 from nanobot.bus.bus import MessageBus
+from nanobot.bus.dead_letters import handle_letters
 from nanobot.bus.dispatcher import Dispatcher, QueueMode
-from nanobot.bus.letters import handle_letters
 from nanobot.channels.console import RequestHandler
 from nanobot.channels.registry import enabled_channels
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.config.schema import AgentDefaults, Config
+from nanobot.core.commands import CommandTable
 from nanobot.core.errors import ProviderError
 from nanobot.core.ports import Clock
 from nanobot.core.tool import ToolContext
@@ -52,25 +35,42 @@ from nanobot.cron.jobs import JobFile
 from nanobot.cron.service import CronService
 from nanobot.cron.tool import Cron
 from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
+from nanobot.internet.fetch import web_tools
+from nanobot.memory.commands import memory_command
+from nanobot.memory.consolidation import Consolidator, MemorySettings
+from nanobot.memory.progress import Digests
+from nanobot.memory.store import MemoryStore
 from nanobot.providers import registry
 from nanobot.providers.models import Models
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.refusals import Refusals
 from nanobot.providers.tls import TLS
-from nanobot.safety.commands import CommandRunner
+from nanobot.recall.recall import Recall
+from nanobot.recall.tool import RecallTool
+from nanobot.recall.values import Sources
 from nanobot.safety.paths import DiskView, PathResolver
 from nanobot.safety.redaction import Redactor
-from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
-from nanobot.session.digests import Digests
 from nanobot.session.log import SessionLog, free_for_next
-from nanobot.session.recall.recall import Recall
-from nanobot.session.recall.values import Sources
 from nanobot.session.transfer import SessionTransfer
 from nanobot.session.usage import UsageLog
+from nanobot.shell.background import BackgroundProcesses
+from nanobot.shell.commands import CommandRunner
+from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
+from nanobot.skills import SkillOverride, SkillsLoader
+from nanobot.skills.slash import RESERVED, skills_command
+from nanobot.skills.switches import OffSource, SkillSwitches
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.store.shipped import workspace_templates_dir
+from nanobot.store.workspace import seed
+from nanobot.subagents.manager import PROFILE, SubagentManager
+from nanobot.subagents.tool import Spawn
 from nanobot.takeover import take_over
+from nanobot.tools.images import Pictures
+from nanobot.tools.message import Message
+from nanobot.tools.plugins import Plugins, load_plugins
+from nanobot.tools.registry import AnyTool, ToolRegistry, default_tools
+from nanobot.tools.spill import Spill
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from typing import Any
 from loguru import logger
 from pydantic import ValidationError
 
-from nanobot.agent.digest_text import stamp
-from nanobot.agent.memory import MemoryStore
 from nanobot.core.errors import StoreUnavailable
 from nanobot.cron.jobs import Job, JobFile, Jobs
+from nanobot.memory.batch import stamp
+from nanobot.memory.store import MemoryStore
 from nanobot.session.transfer import GoneItsOwnWay, SessionTransfer, read_file
 from nanobot.store.database import Database
 from nanobot.store.files import write_atomic

@@ -1,1 +1,1 @@
-"""The agent: its loop, its context, its skills and its tools."""
+"""The agent: one turn, from a message to its result."""

@@ -11,12 +11,12 @@ from typing import Protocol
 
 from loguru import logger
 
-from nanobot.agent.excerpt import BOOTSTRAP_FILES, FILE_CAP, MEMORY, excerpt, too_long
-from nanobot.agent.skills import SkillsSnapshot
 from nanobot.core.chat import ChatMessage, Image, SystemMessage, UserMessage
 from nanobot.core.identity import Role
 from nanobot.core.turn_header import TIME, TurnHeader
 from nanobot.prompts import render
+from nanobot.prompts.excerpt import BOOTSTRAP_FILES, FILE_CAP, MEMORY, excerpt, too_long
+from nanobot.skills import SkillsSnapshot
 
 SUBAGENT_FILES = ("TOOLS.md",)
 FILES_CAP = 60_000

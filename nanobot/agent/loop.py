@@ -10,11 +10,6 @@ from dataclasses import dataclass, field, replace
 from loguru import logger
 
 from nanobot.agent.context import ContextBuilder, Sender
-from nanobot.agent.images import Attached, Pictures, as_shown, has_pictures, without_past_pictures
-from nanobot.agent.skill_commands import SkillCall, instruction_or_text, skill_call
-from nanobot.agent.skills import SkillsSnapshot
-from nanobot.agent.spill import Spill
-from nanobot.agent.tools.registry import ToolRegistry, ToolResult, cut_off
 from nanobot.agent.turn import (
     Drain,
     ModelSource,
@@ -58,6 +53,11 @@ from nanobot.session.entries import Draft, Entry, EntryKind
 from nanobot.session.history import fold, legal_call, open_calls, violations
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import ModelCall
+from nanobot.skills import SkillsSnapshot
+from nanobot.skills.slash import SkillCall, instruction_or_text, skill_call
+from nanobot.tools.images import Attached, Pictures, as_shown, has_pictures, without_past_pictures
+from nanobot.tools.registry import ToolRegistry, ToolResult, cut_off
+from nanobot.tools.spill import Spill
 
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
 """Stands in for an answer that stayed empty; it never enters the history."""

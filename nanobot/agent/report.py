@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.images import without_past_pictures
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import ModelSource
 from nanobot.agent.window import CHARACTERS
 from nanobot.core.chat import AssistantMessage, ToolMessage
@@ -15,6 +13,8 @@ from nanobot.core.identity import Role
 from nanobot.core.tokens import MESSAGE_TOKENS, message_tokens, text_tokens, tool_tokens
 from nanobot.session.entries import Entry, EntryKind
 from nanobot.session.log import SessionLog
+from nanobot.tools.images import without_past_pictures
+from nanobot.tools.registry import ToolRegistry
 
 TOOLS = "tool schemas"
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
-from nanobot.agent.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.agent.context import age
 from nanobot.agent.report import ContextMeter, in_lines
-from nanobot.agent.subagent import named
 from nanobot.agent.turn import ModelSource
+from nanobot.core.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.core.errors import ProviderError
 from nanobot.core.identity import Role, Trust
 from nanobot.core.ports import Clock
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog, in_words
+from nanobot.subagents.manager import named
 
 GREETING = (
     "Hello, I am nanobot, your assistant. Write to me as you would to a colleague. For example:\n"

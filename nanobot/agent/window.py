@@ -14,7 +14,6 @@ from pathlib import Path
 from loguru import logger
 
 from nanobot.agent.compaction import Compactor
-from nanobot.agent.spill import Spill
 from nanobot.core.chat import ChatMessage, ToolMessage, UserMessage
 from nanobot.core.events import Emit, Notice
 from nanobot.core.identity import Trust
@@ -25,6 +24,7 @@ from nanobot.core.tokens import message_tokens
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, Entry, EntryKind, Replaced
 from nanobot.session.log import LiveSession, SessionLog
+from nanobot.tools.spill import Spill
 
 FULL = 0.85
 """The share of the room that conversation may take before something gives way; the rest is for

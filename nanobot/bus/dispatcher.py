@@ -14,13 +14,12 @@ from typing import Any, Protocol
 
 from loguru import logger
 
-from nanobot.agent.commands import Command, CommandTable, Invocation
-from nanobot.agent.subagent import PROFILE as SUBAGENT
 from nanobot.agent.turn import Drain, Settlement
 from nanobot.bus.answers import consequences, reply, report
 from nanobot.bus.backlog import Backlog
 from nanobot.bus.bus import MessageBus, Pending
 from nanobot.core.chat import Usage, UserMessage
+from nanobot.core.commands import Command, CommandTable, Invocation
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.events import Emit, Notice, TextDelta, ignore
 from nanobot.core.identity import Origin, Trust
@@ -29,6 +28,7 @@ from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, EntryKind
+from nanobot.subagents.manager import PROFILE as SUBAGENT
 
 MAX_ATTEMPTS = 3
 """Turns begun for one inbound before it is parked with an apology."""

@@ -63,7 +63,7 @@ def drop(
 def _change(
     context: typer.Context, what: str, names: list[str] | None, everything: bool, as_json: bool
 ) -> None:
-    from nanobot.bus.letters import ALL
+    from nanobot.bus.dead_letters import ALL
 
     if bool(names) == everything:
         raise typer.BadParameter("name the letters as `nanobot bus list` shows them, or say --all")
@@ -100,7 +100,7 @@ def _from_disk(cli: CliContext, request: dict[str, Any]) -> dict[str, Any]:
 
     from nanobot.app import now
     from nanobot.bus.bus import MessageBus
-    from nanobot.bus.letters import handle_letters
+    from nanobot.bus.dead_letters import handle_letters
     from nanobot.store.database import Database
 
     async def answer() -> dict[str, Any]:

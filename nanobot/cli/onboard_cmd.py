@@ -116,10 +116,10 @@ def _write_config(cli: CliContext, present: Present, plan: Additions) -> bool:
 
 def _write_workspace(cli: CliContext) -> bool:
     """Create the files the workspace lacks; whether there were any."""
-    from nanobot.agent.workspace import seed
     from nanobot.config.loader import load_config
     from nanobot.core.errors import StoreUnavailable
     from nanobot.store.shipped import workspace_templates_dir
+    from nanobot.store.workspace import seed
 
     workspace = load_config(cli.home.config_file, cli.environ).workspace
     try:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import typer
 
-from nanobot.agent.images import Pictures, read_picture
 from nanobot.channels.socket_protocol import Question
 from nanobot.core.errors import ToolError
 from nanobot.store.files import disk_errors
 from nanobot.store.home import Home
+from nanobot.tools.images import Pictures, read_picture
 
 
 def with_pictures(question: Question, paths: Iterable[str], home: Home) -> Question:

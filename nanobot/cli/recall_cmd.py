@@ -10,8 +10,8 @@ import typer
 from nanobot.cli.context import CliContext
 
 if TYPE_CHECKING:
-    from nanobot.session.recall.page import Excerpt
-    from nanobot.session.recall.recall import Recall
+    from nanobot.recall.recall import Recall
+    from nanobot.recall.results import Excerpt
 
 SHOWN = 10
 _JSON = typer.Option(False, "--json", help="Print it as JSON.")
@@ -31,7 +31,7 @@ def search(
 ) -> None:
     """Search HISTORY.md and all past conversations."""
     from nanobot.cli.show import printable
-    from nanobot.session.recall.page import excerpt_body, heading
+    from nanobot.recall.results import excerpt_body, heading
 
     found = _recall(context.obj).search_now(" ".join(query), limit=limit, tokens=400 * limit)
     if as_json:
@@ -74,8 +74,8 @@ def _recall(cli: CliContext) -> Recall:
     from datetime import UTC, datetime
 
     from nanobot.config.loader import load_config
-    from nanobot.session.recall.recall import Recall
-    from nanobot.session.recall.values import Sources
+    from nanobot.recall.recall import Recall
+    from nanobot.recall.values import Sources
 
     workspace = load_config(cli.home.config_file, cli.environ).workspace
     return Recall(Sources.of(cli.home, workspace), lambda: datetime.now(UTC))

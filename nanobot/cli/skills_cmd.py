@@ -20,12 +20,12 @@ from nanobot.cli.show import printable
 from nanobot.core.errors import NanobotError
 
 if TYPE_CHECKING:
-    from nanobot.agent.skills import SkillsSnapshot, Standing
-    from nanobot.agent.skills.admin.install import Candidate, Installer
-    from nanobot.agent.skills.admin.lock import SkillLock
-    from nanobot.agent.skills.admin.registry import Registry
-    from nanobot.agent.skills.switches import SkillSwitches
     from nanobot.config.loader import LoadedConfig
+    from nanobot.skills import SkillsSnapshot, Standing
+    from nanobot.skills.install.clawhub import Registry
+    from nanobot.skills.install.install import Candidate, Installer
+    from nanobot.skills.install.lock import SkillLock
+    from nanobot.skills.switches import SkillSwitches
 
 skills_app = typer.Typer(
     help="List, check, make and install skills.",
@@ -56,7 +56,7 @@ class SkillsError(NanobotError):
 @skills_app.command(name="list")
 def list_(ctx: typer.Context, as_json: _Json = False) -> None:
     """All skills: how each stands, and its tokens in every prompt."""
-    from nanobot.agent.skill_commands import section_tokens, state_of
+    from nanobot.skills.slash import section_tokens, state_of
 
     snapshot = _Desk.of(ctx).snapshot()
     total = section_tokens(snapshot)
@@ -89,8 +89,8 @@ def list_(ctx: typer.Context, as_json: _Json = False) -> None:
 @skills_app.command()
 def show(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """One skill: what it says of itself, how it stands, and its text."""
-    from nanobot.agent.skill_commands import state_of
-    from nanobot.agent.skills.reader import read_text
+    from nanobot.skills.reader import read_text
+    from nanobot.skills.slash import state_of
 
     snapshot = _Desk.of(ctx).snapshot()
     standing = _standing(snapshot, name)
@@ -112,9 +112,9 @@ def check(
 
     What a skill lacks on this machine and that its owner switched it off is shown, and no problem.
     """
-    from nanobot.agent.skill_commands import in_place_of
-    from nanobot.agent.skills.admin.lint import lint
-    from nanobot.agent.skills.switches import BY_OWNER
+    from nanobot.skills.install.lint import lint
+    from nanobot.skills.slash import in_place_of
+    from nanobot.skills.switches import BY_OWNER
 
     desk = _Desk.of(ctx)
     snapshot = desk.snapshot()
@@ -155,7 +155,7 @@ def check(
 @skills_app.command()
 def new(ctx: typer.Context, name: _Name, shared: _Shared = False, as_json: _Json = False) -> None:
     """Make a skill to be filled in."""
-    from nanobot.agent.skills.admin.package import new_skill
+    from nanobot.skills.install.package import new_skill
 
     path = new_skill(name, _Desk.of(ctx).root(shared))
     _said({"path": str(path)}, str(path), as_json)
@@ -168,7 +168,7 @@ def package(
     as_json: _Json = False,
 ) -> None:
     """Pack a skill into a .skill file."""
-    from nanobot.agent.skills.admin.package import package as pack
+    from nanobot.skills.install.package import package as pack
 
     target, notes = pack(folder, out)
     _warn(notes)
@@ -184,7 +184,7 @@ def deps(
     as_json: _Json = False,
 ) -> None:
     """What a skill lacks here and how it says to install it; runs nothing unasked."""
-    from nanobot.agent.skills.admin.deps import offers
+    from nanobot.skills.install.deps import offers
 
     desk = _Desk.of(ctx)
     standing = _standing(desk.snapshot(), name)
@@ -248,7 +248,7 @@ def update(
     as_json: _Json = False,
 ) -> None:
     """Fetch installed skills anew from where they came; the former ones are kept aside."""
-    from nanobot.agent.skills.admin.install import address_of
+    from nanobot.skills.install.install import address_of
 
     if bool(name) == every:
         raise SkillsError("name one skill, or say --all")
@@ -374,7 +374,7 @@ class _Desk:
         return (self.root(False), self.root(True))
 
     def switches(self) -> SkillSwitches:
-        from nanobot.agent.skills.switches import SkillSwitches
+        from nanobot.skills.switches import SkillSwitches
 
         extra = self.loaded.config.skills.load.extra_dirs
         home = self.cli.home
@@ -394,17 +394,17 @@ class _Desk:
         ).snapshot()
 
     def lock(self) -> SkillLock:
-        from nanobot.agent.skills.admin.lock import SkillLock
+        from nanobot.skills.install.lock import SkillLock
 
         return SkillLock(self.cli.home.skills_lock)
 
     def registry(self) -> Registry:
-        from nanobot.agent.skills.admin.registry import PUBLIC_URL, Registry
+        from nanobot.skills.install.clawhub import PUBLIC_URL, Registry
 
         return Registry(str(self.loaded.config.skills.registry.url or PUBLIC_URL))
 
     def installer(self) -> Installer:
-        from nanobot.agent.skills.admin.install import Installer
+        from nanobot.skills.install.install import Installer
 
         home = self.cli.home
         home.private(home.root)
@@ -451,7 +451,7 @@ def _standing(snapshot: SkillsSnapshot, name: str) -> Standing:
 
 
 def _shown(snapshot: SkillsSnapshot, standing: Standing) -> dict[str, Any]:
-    from nanobot.agent.skill_commands import state_of
+    from nanobot.skills.slash import state_of
 
     skill = standing.skill
     return {

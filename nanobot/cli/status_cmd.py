@@ -185,7 +185,7 @@ def _overrides(loaded: LoadedConfig) -> list[str]:
 
 def _long_files(loaded: LoadedConfig) -> Iterator[str]:
     """The files of which conversations see only a part."""
-    from nanobot.agent.excerpt import BOOTSTRAP_FILES, MEMORY, too_long
+    from nanobot.prompts.excerpt import BOOTSTRAP_FILES, MEMORY, too_long
 
     cap = loaded.config.agents.defaults.bootstrap_file_chars
     for path in (loaded.workspace / name for name in (MEMORY, *BOOTSTRAP_FILES)):

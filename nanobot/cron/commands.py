@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from nanobot.agent.commands import Command, Invocation
+from nanobot.core.commands import Command, Invocation
 from nanobot.core.errors import JobError
 from nanobot.core.identity import Role
 from nanobot.cron.edits import NOT_RUNNING, JobEdits, described, find

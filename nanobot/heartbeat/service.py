@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 
 from loguru import logger
 
-from nanobot.agent.excerpt import FILE_CAP, excerpt
 from nanobot.config.schema import HeartbeatConfig
 from nanobot.core.errors import StoreError
 from nanobot.core.identity import Origin, Role
@@ -26,6 +25,7 @@ from nanobot.core.messages import (
 from nanobot.core.ports import Clock
 from nanobot.heartbeat.content import has_tasks
 from nanobot.prompts import render
+from nanobot.prompts.excerpt import FILE_CAP, excerpt
 
 SESSION = "heartbeat"
 KEPT_BEATS = 3

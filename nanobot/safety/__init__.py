@@ -1,1 +1,1 @@
-"""What the assistant may touch: paths, processes, secrets."""
+"""Safety: who is let in, which files may be touched, and which secrets are masked."""

@@ -17,11 +17,7 @@ import pytest
 from pydantic import SecretStr
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.spill import Spill
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Settlement, TurnLimits
 from nanobot.agent.window import View
 from nanobot.config.schema import AgentDefaults, ModelOverride, ProviderConfig, ProvidersConfig
@@ -34,8 +30,12 @@ from nanobot.providers.models import Models
 from nanobot.providers.refusals import Refusals
 from nanobot.providers.tls import TLS
 from nanobot.session.log import SessionLog
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
+from nanobot.tools.images import Pictures
+from nanobot.tools.registry import ToolRegistry
+from nanobot.tools.spill import Spill
 from tests.fakes import message_rules
 from tests.fakes.message_rules import Rule
 from tests.fakes.model_server import Framing, Ids, ModelServer, Reply, Request

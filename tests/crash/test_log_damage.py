@@ -16,11 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.spill import Spill
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -35,8 +31,12 @@ from nanobot.core.turn_header import TurnHeader
 from nanobot.providers.wire import wire_messages
 from nanobot.session.entries import Draft, EntryKind, Replaced
 from nanobot.session.log import SessionLog
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
+from nanobot.tools.images import Pictures
+from nanobot.tools.registry import ToolRegistry
+from nanobot.tools.spill import Spill
 from tests.crash.wire import refusals
 from tests.fakes.scripted_model import ScriptedModel, says
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from nanobot.core.chat import AssistantMessage, ChatMessage, ToolMessage, UserMessage
 from nanobot.core.identity import Trust
+from nanobot.recall.recall import Recall
+from nanobot.recall.results import page_text
+from nanobot.recall.values import Asker, Sources
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import append_in
-from nanobot.session.recall.page import page_text
-from nanobot.session.recall.recall import Recall
-from nanobot.session.recall.values import Asker, Sources
 from nanobot.store.database import Database
 
 NOW = datetime(2026, 6, 10, 12, 0, tzinfo=UTC)

@@ -31,7 +31,7 @@ DELIVERY = "nanobot/bus/delivery.py"
 DISPATCHER = "nanobot/bus/dispatcher.py"
 LOG = "nanobot/session/log.py"
 LOOP = "nanobot/agent/loop.py"
-MESSAGE = "nanobot/agent/tools/message.py"
+MESSAGE = "nanobot/tools/message.py"
 POLLING = "nanobot/channels/telegram/polling.py"
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -65,7 +65,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         3,
         "a tool that hangs freezes its session",
-        "nanobot/agent/tools/registry.py",
+        "nanobot/tools/registry.py",
         "async with asyncio.timeout(seconds) as limit:",
         "async with asyncio.timeout(None) as limit:",
         ("tests/unit/test_registry.py::test_a_tool_over_its_time_is_stopped",),
@@ -89,7 +89,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         4,
         "/stop leaves the turn's processes running",
-        "nanobot/agent/tools/exec.py",
+        "nanobot/shell/exec.py",
         "        await self._background.kill_turn(inbound_id)",
         "        del inbound_id",
         ("tests/e2e/test_background.py::test_stop_ends_what_its_turn_started_in_the_background",),
@@ -305,7 +305,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         13,
         "a child that hides in a session of its own outlives its command",
-        "nanobot/safety/supervisor.py",
+        "nanobot/shell/supervisor.py",
         "    _become_subreaper()\n    wake",
         "    wake",
         ("tests/unit/test_sandbox.py::test_an_escape_artist_does_not_survive_its_time",),
@@ -313,7 +313,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         13,
         "each command leaves a descriptor open",
-        "nanobot/safety/process.py",
+        "nanobot/shell/process_tree.py",
         "            os.close(self._output)\n",
         "",
         ("tests/unit/test_sandbox.py::test_many_commands_leave_no_descriptor_thread_or_zombie",),
@@ -376,7 +376,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         19,
         "a picture goes out under the wrong type",
-        "nanobot/agent/images.py",
+        "nanobot/tools/images.py",
         '    if head.startswith(b"\\xff\\xd8\\xff"):\n        return "image/jpeg"',
         '    if head.startswith(b"\\xff\\xd8\\xff"):\n        return "image/png"',
         ("tests/unit/test_images.py::test_a_picture_is_known_by_its_first_bytes",),

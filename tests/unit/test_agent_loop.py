@@ -13,11 +13,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.images import Pictures
 from nanobot.agent.loop import NO_ANSWER, AgentLoop
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.spill import Spill
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Settlement, TurnLimits
 from nanobot.core.chat import (
     AssistantMessage,
@@ -36,8 +32,12 @@ from nanobot.prompts import render
 from nanobot.session.entries import EntryKind
 from nanobot.session.history import violations
 from nanobot.session.log import SessionLog
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
+from nanobot.tools.images import Pictures
+from nanobot.tools.registry import ToolRegistry
+from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import ScriptedModel, calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

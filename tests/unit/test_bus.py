@@ -16,7 +16,7 @@ import pytest
 
 from nanobot.agent.turn import Settlement
 from nanobot.bus.bus import KEPT_ROWS, MessageBus, Pending, Poison, Undelivered, post_in
-from nanobot.bus.letters import handle_letters
+from nanobot.bus.dead_letters import handle_letters
 from nanobot.core.messages import InboundMessage, OutboundMessage
 from tests.fakes.failing_database import FailingDatabase
 

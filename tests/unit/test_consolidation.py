@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.consolidation import Consolidator, MemorySettings
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_text import MARK
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -26,7 +23,10 @@ from nanobot.core.errors import AuthFailed, BadRequest, RetryLater
 from nanobot.core.identity import Trust
 from nanobot.core.ports import ChosenModel
 from nanobot.core.turn_header import TurnHeader
-from nanobot.session.digests import Digests
+from nanobot.memory.consolidation import Consolidator, MemorySettings
+from nanobot.memory.edits import MARK
+from nanobot.memory.progress import Digests
+from nanobot.memory.store import MemoryStore
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
 from nanobot.store.database import Database

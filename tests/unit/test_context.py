@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.context import SEPARATOR, ContextBuilder, Sender, age
-from nanobot.agent.skills import SkillsLoader
 from nanobot.core.chat import AssistantMessage, ChatMessage, SystemMessage, UserMessage
 from nanobot.core.identity import Role
 from nanobot.prompts import render
+from nanobot.skills import SkillsLoader
 from tests.fakes.skills import write_skill
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.digest_answer import (
+from nanobot.core.chat import FinishReason, LLMResponse, ToolCall
+from nanobot.core.identity import Trust
+from nanobot.memory.answer import (
     ENTRY_CHARS,
     Digest,
     Event,
@@ -17,9 +19,7 @@ from nanobot.agent.digest_answer import (
     read_digest,
     tool_spec,
 )
-from nanobot.agent.memory_text import Edit, EditAction
-from nanobot.core.chat import FinishReason, LLMResponse, ToolCall
-from nanobot.core.identity import Trust
+from nanobot.memory.edits import Edit, EditAction
 
 NOON = datetime(2026, 3, 1, 12, 0).astimezone()
 GOOD = {

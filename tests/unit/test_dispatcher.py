@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.commands import Command, CommandTable, Invocation
 from nanobot.agent.turn import Drain, Settlement
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import Dispatcher, QueueMode, TurnStopped
+from nanobot.core.commands import Command, CommandTable, Invocation
 from nanobot.core.errors import BadRequest, RetryLater
 from nanobot.core.events import Emit
 from nanobot.core.identity import Origin, Role

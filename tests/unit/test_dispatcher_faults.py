@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.commands import Command, CommandTable, Invocation
 from nanobot.agent.turn import Drain, Settlement
 from nanobot.bus import dispatcher as dispatching
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import COMMAND_FAILED, Dispatcher, NoCare, Outcome, QueueMode
+from nanobot.core.commands import Command, CommandTable, Invocation
 from nanobot.core.errors import BadRequest, RetryLater, StoreUnavailable
 from nanobot.core.events import Emit
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage

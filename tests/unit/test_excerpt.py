@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.excerpt import excerpt
 from nanobot.prompts import render
+from nanobot.prompts.excerpt import excerpt
 
 PATH = Path("/w/memory/MEMORY.md")
 _lines = st.lists(

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.background import BackgroundProcesses
-from nanobot.agent.tools.exec import Exec, ExecArguments
 from nanobot.core.errors import ToolError
 from nanobot.core.events import Event, Notice
 from nanobot.core.identity import Role, Trust
 from nanobot.core.tool import ToolContext
-from nanobot.safety.commands import CommandRunner, OutputLimits
 from nanobot.safety.paths import PathResolver
-from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxPolicy
+from nanobot.shell.background import BackgroundProcesses
+from nanobot.shell.commands import CommandRunner, OutputLimits
+from nanobot.shell.exec import Exec, ExecArguments
+from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxPolicy
 from nanobot.store.home import Home
 from tests.fakes.tool_turns import tool_turn
 

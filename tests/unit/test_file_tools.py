@@ -13,10 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 
-from nanobot.agent import images
-from nanobot.agent.images import Pictures
-from nanobot.agent.tools import files
-from nanobot.agent.tools.files import (
+from nanobot.core.errors import ToolError
+from nanobot.core.identity import Role, Trust
+from nanobot.core.tool import ToolOutput
+from nanobot.internet.reading import DocumentReader
+from nanobot.safety.paths import PathResolver
+from nanobot.safety.redaction import MASK
+from nanobot.store.home import Home
+from nanobot.tools import files, images
+from nanobot.tools.files import (
     EditFile,
     EditFileArguments,
     ListDir,
@@ -27,13 +32,7 @@ from nanobot.agent.tools.files import (
     WriteFileArguments,
     readable_size,
 )
-from nanobot.agent.tools.reading import DocumentReader
-from nanobot.core.errors import ToolError
-from nanobot.core.identity import Role, Trust
-from nanobot.core.tool import ToolOutput
-from nanobot.safety.paths import PathResolver
-from nanobot.safety.redaction import MASK
-from nanobot.store.home import Home
+from nanobot.tools.images import Pictures
 from tests.fakes.pdf import pdf
 from tests.fakes.tool_turns import tool_turn
 

@@ -11,24 +11,24 @@ import pytest
 from PIL import Image as Pillow
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.images import Pictures
 from nanobot.agent.loop import BLIND, AgentLoop
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.spill import Spill
-from nanobot.agent.tools.files import ReadFile
-from nanobot.agent.tools.reading import DocumentReader
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.core.chat import Image, ToolMessage, UserMessage
 from nanobot.core.errors import ContextOverflow, StoreUnavailable
 from nanobot.core.events import Event, Notice
 from nanobot.core.identity import Role
 from nanobot.core.messages import InboundMessage, Media
+from nanobot.internet.reading import DocumentReader
 from nanobot.prompts import render
 from nanobot.safety.paths import PathResolver
 from nanobot.session.history import violations
 from nanobot.session.log import SessionLog
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
+from nanobot.tools.files import ReadFile
+from nanobot.tools.images import Pictures
+from nanobot.tools.registry import ToolRegistry
+from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import Request, ScriptedModel, calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

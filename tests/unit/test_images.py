@@ -17,20 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 
-from nanobot.agent import images
-from nanobot.agent.images import (
-    AREA,
-    LONG_EDGE,
-    SENT_BYTES,
-    SHOWN_AT_ONCE,
-    Attached,
-    Pictures,
-    as_shown,
-    has_pictures,
-    mime_of,
-    prepare,
-    without_past_pictures,
-)
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -46,6 +32,20 @@ from nanobot.core.messages import Media
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.store.home import Home
+from nanobot.tools import images
+from nanobot.tools.images import (
+    AREA,
+    LONG_EDGE,
+    SENT_BYTES,
+    SHOWN_AT_ONCE,
+    Attached,
+    Pictures,
+    as_shown,
+    has_pictures,
+    mime_of,
+    prepare,
+    without_past_pictures,
+)
 
 RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
 

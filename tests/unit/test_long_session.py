@@ -13,11 +13,7 @@ import pytest
 
 from nanobot.agent import compaction
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.spill import Spill
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.core import tokens
 from nanobot.core.chat import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from nanobot.core.identity import Role, Trust
@@ -25,8 +21,12 @@ from nanobot.core.messages import InboundMessage
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
+from nanobot.tools.images import Pictures
+from nanobot.tools.registry import ToolRegistry
+from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import ScriptedModel, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

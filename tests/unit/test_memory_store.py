@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.memory import MemoryStore, _missing
-from nanobot.agent.memory_text import MARK, Edit, EditAction, edited
-from nanobot.agent.tools.files import EditFile, EditFileArguments
 from nanobot.core.errors import StoreUnavailable, ToolError
 from nanobot.core.identity import Trust
+from nanobot.memory.edits import MARK, Edit, EditAction, edited
+from nanobot.memory.store import MemoryStore, _missing
 from nanobot.safety.paths import PathResolver
 from nanobot.store.home import Home
+from nanobot.tools.files import EditFile, EditFileArguments
 from tests.fakes.tool_turns import tool_turn
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -152,7 +152,7 @@ async def test_what_a_hand_wrote_meanwhile_stays(
             memory.memory_file.write_text(saves.pop())
         return edited(text, edits)
 
-    monkeypatch.setattr("nanobot.agent.memory.edited", saved_meanwhile)
+    monkeypatch.setattr("nanobot.memory.store.edited", saved_meanwhile)
 
     await memory.apply([add("Milk")])
 

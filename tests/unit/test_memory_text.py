@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.memory_text import (
+from nanobot.core.identity import Trust
+from nanobot.memory.edits import (
     MARK,
     Edit,
     EditAction,
@@ -16,7 +17,6 @@ from nanobot.agent.memory_text import (
     mark_new_lines,
     sections,
 )
-from nanobot.core.identity import Trust
 
 ADD, REPLACE, REMOVE = EditAction.ADD, EditAction.REPLACE, EditAction.REMOVE
 TEMPLATE = "# Long-term memory\n\n## User Information\n\n## Preferences\n\n## Important Notes\n"

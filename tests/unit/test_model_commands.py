@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from nanobot.agent.commands import CommandTable, Invocation
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.report import ContextMeter
-from nanobot.agent.skills import SkillsLoader
 from nanobot.agent.standard_commands import standard_commands
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import AgentDefaults, ProviderConfig, ProvidersConfig
 from nanobot.core.chat import Usage
+from nanobot.core.commands import CommandTable, Invocation
 from nanobot.core.errors import AuthFailed
 from nanobot.core.identity import Role
 from nanobot.core.messages import InboundMessage
@@ -25,7 +23,9 @@ from nanobot.providers.models import Models
 from nanobot.providers.tls import TLS
 from nanobot.session.log import SessionLog, SessionSettings
 from nanobot.session.usage import ModelCall, UsageLog
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
+from nanobot.tools.registry import ToolRegistry
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

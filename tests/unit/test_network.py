@@ -14,7 +14,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.safety.addresses import (
+from nanobot.internet.addresses import (
     AddressRefused,
     AddressRules,
     CheckedResolver,
@@ -22,7 +22,7 @@ from nanobot.safety.addresses import (
     NetworkError,
     system_lookup,
 )
-from nanobot.safety.network import (
+from nanobot.internet.client import (
     USER_AGENT,
     FetchFailed,
     FetchTimedOut,
@@ -30,7 +30,7 @@ from nanobot.safety.network import (
     SafeClient,
     TooLarge,
 )
-from nanobot.safety.urls import UrlRefused, parse_url
+from nanobot.internet.urls import UrlRefused, parse_url
 from tests.fakes.internet import FakeInternet, FakeNames, OneTLS
 from tests.fakes.web_server import Page, Request, WebServer, redirect
 

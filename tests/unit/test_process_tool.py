@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.tools.background import BackgroundLimits, BackgroundProcesses, random_id
-from nanobot.agent.tools.exec import Exec, ExecArguments
-from nanobot.agent.tools.process import Process, ProcessArguments
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Role
-from nanobot.safety.commands import CommandRunner
 from nanobot.safety.paths import PathResolver
-from nanobot.safety.process import Captured, OutputStream
-from nanobot.safety.sandbox import Sandbox, SandboxMode, SandboxPolicy
+from nanobot.shell.background import BackgroundLimits, BackgroundProcesses, random_id
+from nanobot.shell.commands import CommandRunner
+from nanobot.shell.exec import Exec, ExecArguments
+from nanobot.shell.process_tool import Process, ProcessArguments
+from nanobot.shell.process_tree import Captured, OutputStream
+from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxPolicy
 from nanobot.store.home import Home
 from tests.fakes.tool_turns import tool_turn
 
@@ -180,7 +180,7 @@ async def test_a_write_ends_when_the_process_dies_without_reading(small: Bench) 
 async def test_a_process_that_does_not_read_holds_the_writer_only_so_long(
     small: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nanobot.agent.tools.background.WRITE_LIMIT_S", 0.1)
+    monkeypatch.setattr("nanobot.shell.background.WRITE_LIMIT_S", 0.1)
     name = await small.start("exec sleep 100")
 
     with pytest.raises(ToolError, match=r"does not read its input: 65,536 of 1,000,001 bytes"):

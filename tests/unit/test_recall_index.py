@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanobot.core.errors import StoreUnavailable
-from nanobot.session.recall.index import HISTORY, RecallIndex
-from nanobot.session.recall.recall import Recall
-from nanobot.session.recall.values import Sources
+from nanobot.recall.index import HISTORY, RecallIndex
+from nanobot.recall.recall import Recall
+from nanobot.recall.values import Sources
 from nanobot.store.database import Database
 from tests.fakes.said import NOW, Past
 

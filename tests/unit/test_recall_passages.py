@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.session.recall.passages import LONGEST, paragraphs, pieces
+from nanobot.recall.chunks import LONGEST, paragraphs, pieces
 
 
 def test_a_paragraph_begins_at_its_stamp_or_behind_a_blank_line() -> None:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.tools.recall import RecallArguments, RecallTool
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Role, Trust
 from nanobot.core.text import UNTRUSTED_MARK
+from nanobot.recall.recall import TOKENS, Recall
+from nanobot.recall.tool import RecallArguments, RecallTool
+from nanobot.recall.values import Asker, Sources
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
-from nanobot.session.recall.recall import TOKENS, Recall
-from nanobot.session.recall.values import Asker, Sources
 from nanobot.store.database import Database
 from tests.fakes.said import GUEST, NOW, OWNER, Past
 from tests.fakes.tool_turns import tool_turn

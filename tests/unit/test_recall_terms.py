@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.session.recall.terms import stem, terms
+from nanobot.recall.terms import stem, terms
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,18 @@ import pytest
 from loguru import logger
 from pydantic import Field
 
-from nanobot.agent.images import Pictures
-from nanobot.agent.tools.background import BackgroundProcesses
-from nanobot.agent.tools.registry import AnyTool, ToolRegistry, ToolResult, default_tools
 from nanobot.core.chat import ToolCall
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Trust
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
-from nanobot.safety.commands import CommandRunner
 from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import MASK, Redactor
-from nanobot.safety.sandbox import Sandbox, SandboxPolicy
+from nanobot.shell.background import BackgroundProcesses
+from nanobot.shell.commands import CommandRunner
+from nanobot.shell.sandbox import Sandbox, SandboxPolicy
 from nanobot.store.home import Home
+from nanobot.tools.images import Pictures
+from nanobot.tools.registry import AnyTool, ToolRegistry, ToolResult, default_tools
 from tests.fakes.tool_turns import tool_turn
 
 PARAMETERS = "Parameters: path (string, required), count (integer), tags (array)."

@@ -13,14 +13,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.commands import CommandTable
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.spill import Spill
-from nanobot.agent.tools.message import Message
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import Dispatcher
 from nanobot.core.chat import (
@@ -31,13 +25,19 @@ from nanobot.core.chat import (
     ToolSpec,
     UserMessage,
 )
+from nanobot.core.commands import CommandTable
 from nanobot.core.events import Emit
 from nanobot.core.identity import Origin, Role
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
 from nanobot.core.ports import ChosenModel
 from nanobot.session.log import SessionLog
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
+from nanobot.tools.images import Pictures
+from nanobot.tools.message import Message
+from nanobot.tools.registry import ToolRegistry
+from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -15,12 +15,12 @@ from uuid import uuid4
 import pytest
 
 from nanobot.core.errors import ToolError
-from nanobot.safety import process
-from nanobot.safety.commands import CommandResult, CommandRunner, OutputLimits
 from nanobot.safety.paths import DiskView
-from nanobot.safety.process import OutputBuffer
-from nanobot.safety.sandbox import Probe, Sandbox, SandboxNetwork, SandboxPolicy
-from nanobot.safety.supervisor import descendants
+from nanobot.shell import process_tree as process
+from nanobot.shell.commands import CommandResult, CommandRunner, OutputLimits
+from nanobot.shell.process_tree import OutputBuffer
+from nanobot.shell.sandbox import Probe, Sandbox, SandboxNetwork, SandboxPolicy
+from nanobot.shell.supervisor import descendants
 
 # Hides in every way there is: new sessions, lost parents, ignored signals, an empty environment,
 # closed output.
@@ -347,9 +347,9 @@ async def test_closing_the_runner_ends_what_runs(workspace: Path, sandboxed: boo
 DAEMON = """
 import asyncio, os, sys
 from pathlib import Path
-from nanobot.safety.commands import CommandRunner
+from nanobot.shell.commands import CommandRunner
 from nanobot.safety.paths import DiskView
-from nanobot.safety.sandbox import Sandbox, SandboxPolicy
+from nanobot.shell.sandbox import Sandbox, SandboxPolicy
 
 async def main(workspace, command, sandboxed):
     sandbox = Sandbox(SandboxPolicy(), environ=os.environ, user_home=Path.home())
@@ -760,7 +760,7 @@ async def test_the_probe_is_made_once(tmp_path: Path) -> None:
 async def test_a_probe_that_hangs_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nanobot.safety.sandbox._PROBE_LIMIT_S", 0.2)
+    monkeypatch.setattr("nanobot.shell.sandbox._PROBE_LIMIT_S", 0.2)
     sandbox = sandbox_of(environ={"PATH": fake_bwrap(tmp_path / "bin", "exec sleep 1000")})
 
     assert await sandbox.probe() == Probe(False, "bubblewrap did not answer within 0.2 s")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.search import FindFiles, FindFilesArguments, Grep, GrepArguments
-from nanobot.agent.tools.search_worker import Outcome, Request, glob_matcher, search
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Role, Trust
 from nanobot.safety.paths import PathResolver
-from nanobot.safety.supervisor import descendants
+from nanobot.shell.supervisor import descendants
 from nanobot.store.home import Home
+from nanobot.tools.search import FindFiles, FindFilesArguments, Grep, GrepArguments
+from nanobot.tools.search_worker import Outcome, Request, glob_matcher, search
 from tests.fakes.tool_turns import tool_turn
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.skills.reader import read_body
+from nanobot.skills import SkillsLoader
+from nanobot.skills.reader import read_body
 from nanobot.store.shipped import builtin_skills_dir, workspace_templates_dir
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.skills import (
+from nanobot.skills import (
     Skill,
     SkillBroken,
     SkillInvocation,
     SkillsLoader,
     Source,
 )
-from nanobot.agent.skills.commands import sanitized, slash_commands
+from nanobot.skills.commands import sanitized, slash_commands
 from tests.fakes.skills import write_skill
 
 

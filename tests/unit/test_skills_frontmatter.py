@@ -14,8 +14,8 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nanobot.agent.skills import BrokenSkill, Skill, SkillBroken, Source
-from nanobot.agent.skills.frontmatter import (
+from nanobot.skills import BrokenSkill, Skill, SkillBroken, Source
+from nanobot.skills.frontmatter import (
     HEADER_MAX,
     Refused,
     header_of,
@@ -26,9 +26,9 @@ from nanobot.agent.skills.frontmatter import (
     read_simple,
     read_strict,
 )
-from nanobot.agent.skills.manifest import read_manifest
-from nanobot.agent.skills.model import Requirements
-from nanobot.agent.skills.reader import read_body, read_skill
+from nanobot.skills.manifest import read_manifest
+from nanobot.skills.model import Requirements
+from nanobot.skills.reader import read_body, read_skill
 from tests.fakes.skills import write_raw
 
 
@@ -126,7 +126,7 @@ def test_a_common_skill_is_read_without_importing_yaml(tmp_path: Path) -> None:
     )
     program = (
         "import sys; from pathlib import Path\n"
-        "from nanobot.agent.skills import SkillsLoader\n"
+        "from nanobot.skills import SkillsLoader\n"
         f"loader = SkillsLoader(Path('none'), Path({str(tmp_path)!r}))\n"
         "assert loader.list_skills(False), loader.broken()\n"
         "print({'yaml', 'pyjson5', 'jinja2', 'pydantic', 'nanobot.config'} & set(sys.modules))"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills import SkillOverride, SkillsLoader, Standing
+from nanobot.skills import SkillOverride, SkillsLoader, Standing
 from tests.fakes.skills import write_skill
 
 

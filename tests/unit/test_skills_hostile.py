@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills import SkillBroken
-from nanobot.agent.skills.admin import install
-from nanobot.agent.skills.admin.bundle import read_archive
-from nanobot.agent.skills.admin.install import InstallError
-from nanobot.agent.skills.admin.lock import Locked, SkillLock
-from nanobot.agent.skills.admin.registry import Registry, RegistryError
+from nanobot.skills import SkillBroken
+from nanobot.skills.install import install
+from nanobot.skills.install.bundle import read_archive
+from nanobot.skills.install.clawhub import Registry, RegistryError
+from nanobot.skills.install.install import InstallError
+from nanobot.skills.install.lock import Locked, SkillLock
 from tests.fakes.skill_registry import SkillRegistry, serving, zipped
 from tests.unit.test_skills_install import FILES, TEXT, desk_at, tarred
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills import SkillBroken
-from nanobot.agent.skills.admin.bundle import Limits, read_archive, read_folder
-from nanobot.agent.skills.admin.install import Installer, InstallError, address_of
-from nanobot.agent.skills.admin.lock import SkillLock
-from nanobot.agent.skills.admin.registry import Registry, RegistryError
 from nanobot.core.errors import NanobotError, StoreCorrupt
+from nanobot.skills import SkillBroken
+from nanobot.skills.install.bundle import Limits, read_archive, read_folder
+from nanobot.skills.install.clawhub import Registry, RegistryError
+from nanobot.skills.install.install import Installer, InstallError, address_of
+from nanobot.skills.install.lock import SkillLock
 from tests.fakes.skill_registry import SkillRegistry, serving, zipped
 
 TEXT = "---\nname: tidy\ndescription: Tidies.\n---\n\nTidy up with scripts/tidy.sh.\n"

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from nanobot.agent.skills.admin.bundle import BundleFile
-from nanobot.agent.skills.admin.scan import scan
+from nanobot.skills.install.bundle import BundleFile
+from nanobot.skills.install.scan import scan
 
 BLOB = base64.b64encode(bytes(range(256)) * 2).decode()
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills import SkillOverride, SkillsLoader
-from nanobot.agent.skills.admin.bundle import read_archive, read_folder
-from nanobot.agent.skills.admin.lint import lint
-from nanobot.agent.skills.admin.scan import scan
-from nanobot.agent.skills.reader import read_body
+from nanobot.skills import SkillOverride, SkillsLoader
+from nanobot.skills.install.bundle import read_archive, read_folder
+from nanobot.skills.install.lint import lint
+from nanobot.skills.install.scan import scan
+from nanobot.skills.reader import read_body
 from nanobot.store.shipped import builtin_skills_dir
 
 SHIPPED = {"memory", "cron", "weather", "github", "summarize", "tmux", "clawhub", "skill-creator"}

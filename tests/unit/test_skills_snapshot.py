@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills import SkillsLoader, SkillsSnapshot
-from nanobot.agent.skills.reader import ALWAYS_MAX, ALWAYS_TOTAL
+from nanobot.skills import SkillsLoader, SkillsSnapshot
+from nanobot.skills.reader import ALWAYS_MAX, ALWAYS_TOTAL
 from tests.fakes.skills import StillClock, write_raw, write_skill
 
 _opened: list[str] | None = None

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.skills.model import Source
-from nanobot.agent.skills.reader import read_skill
+from nanobot.skills import SkillsLoader
+from nanobot.skills.model import Source
+from nanobot.skills.reader import read_skill
 from tests.fakes.skills import StillClock, write_raw, write_skill
 
 HEAD = "---\nname: {name}\ndescription: Does it.\n"
@@ -80,7 +80,7 @@ def test_a_turn_reads_none_of_a_thousand_skills_again(
         read.append(folder)
         return read_skill(source, folder, protected=protected)
 
-    monkeypatch.setattr("nanobot.agent.skills.loader.read_skill", counted)
+    monkeypatch.setattr("nanobot.skills.loader.read_skill", counted)
     for number in range(1000):
         write_skill(tmp_path / "skills", f"skill-{number:04}")
     loader = SkillsLoader(tmp_path, tmp_path / "none", clock=StillClock())

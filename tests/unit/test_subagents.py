@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.commands import CommandTable
-from nanobot.agent.subagent import MAX_GENERATION, MAX_OPEN, SubagentManager, subagent_id
-from nanobot.agent.tools.spawn import Spawn, SpawnArguments
 from nanobot.agent.turn import Drain, Settlement
 from nanobot.bus.answers import report
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import Dispatcher, QueueMode
+from nanobot.core.commands import CommandTable
 from nanobot.core.errors import RetryLater, ToolError
 from nanobot.core.events import Emit, ToolFinished, ToolStarted
 from nanobot.core.identity import Origin, Role, Trust
@@ -26,6 +24,8 @@ from nanobot.core.tool import ToolContext
 from nanobot.session.entries import Draft
 from nanobot.session.log import SessionLog, SessionSettings
 from nanobot.store.database import Database
+from nanobot.subagents.manager import MAX_GENERATION, MAX_OPEN, SubagentManager, subagent_id
+from nanobot.subagents.tool import Spawn, SpawnArguments
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PARENT = InboundMessage(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.memory import MemoryStore
 from nanobot.cron.jobs import Job, JobFile
+from nanobot.memory.store import MemoryStore
 from nanobot.session.transfer import SessionTransfer
 from nanobot.store.database import Database
 from nanobot.store.home import Home

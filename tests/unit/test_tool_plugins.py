@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.plugins import Plugins, load_plugins
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.core.chat import ToolCall
 from nanobot.core.identity import Role
 from nanobot.core.tool import Effect
 from nanobot.store.home import Home
+from nanobot.tools.plugins import Plugins, load_plugins
+from nanobot.tools.registry import ToolRegistry
 from tests.fakes.tool_turns import tool_turn
 
 GREET = """

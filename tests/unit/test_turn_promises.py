@@ -11,12 +11,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.spill import Spill
-from nanobot.agent.tools.message import Message
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Settlement
 from nanobot.bus.answers import consequences
 from nanobot.bus.bus import MessageBus
@@ -25,8 +20,13 @@ from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
+from nanobot.tools.images import Pictures
+from nanobot.tools.message import Message
+from nanobot.tools.registry import ToolRegistry
+from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import Request, ScriptedModel, calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

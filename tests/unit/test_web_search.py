@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.web import web_tools
-from nanobot.agent.tools.web_search import (
+from nanobot.core.errors import ToolError
+from nanobot.core.identity import Trust
+from nanobot.core.tool import ToolOutput
+from nanobot.internet.client import USER_AGENT, FetchTimedOut, Limits, SafeClient
+from nanobot.internet.fetch import web_tools
+from nanobot.internet.search import (
     Brave,
     DuckDuckGo,
     SearchEngine,
@@ -17,10 +21,6 @@ from nanobot.agent.tools.web_search import (
     WebSearch,
     WebSearchArguments,
 )
-from nanobot.core.errors import ToolError
-from nanobot.core.identity import Trust
-from nanobot.core.tool import ToolOutput
-from nanobot.safety.network import USER_AGENT, FetchTimedOut, Limits, SafeClient
 from tests.fakes.internet import FakeInternet, FakeNames, OneTLS
 from tests.fakes.tool_turns import tool_turn
 from tests.fakes.web_server import Page, WebServer, redirect

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.reading import DocumentReader, Reading
-from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.web import StatusRefused, WebFetch, WebFetchArguments, web_tools
 from nanobot.core.chat import ToolCall
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Trust
 from nanobot.core.tool import ToolOutput
-from nanobot.safety.addresses import AddressRefused
-from nanobot.safety.network import Limits, SafeClient
-from nanobot.safety.supervisor import descendants
-from nanobot.safety.urls import UrlRefused
+from nanobot.internet.addresses import AddressRefused
+from nanobot.internet.client import Limits, SafeClient
+from nanobot.internet.fetch import StatusRefused, WebFetch, WebFetchArguments, web_tools
+from nanobot.internet.reading import DocumentReader, Reading
+from nanobot.internet.urls import UrlRefused
+from nanobot.shell.supervisor import descendants
+from nanobot.tools.registry import ToolRegistry
 from tests.fakes.internet import FakeInternet, FakeNames, OneTLS
 from tests.fakes.tool_turns import tool_turn
 from tests.fakes.web_server import Page, WebServer, redirect

@@ -11,17 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.commands import Invocation
 from nanobot.agent.compact_command import NOTHING, UNSUMMED, compact_command
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.images import Pictures
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.report import ContextMeter
-from nanobot.agent.skills import SkillsLoader
-from nanobot.agent.spill import Spill
-from nanobot.agent.tools.files import ReadFile
-from nanobot.agent.tools.reading import DocumentReader
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Settlement, TurnLimits
 from nanobot.agent.window import FULL, SUMMING_UP, cut_place, room_for_talk
 from nanobot.core.chat import (
@@ -32,6 +25,7 @@ from nanobot.core.chat import (
     Usage,
     UserMessage,
 )
+from nanobot.core.commands import Invocation
 from nanobot.core.errors import (
     AuthFailed,
     BadRequest,
@@ -44,14 +38,20 @@ from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage
 from nanobot.core.tokens import message_tokens, tool_tokens
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
+from nanobot.internet.reading import DocumentReader
 from nanobot.prompts import render
 from nanobot.safety.paths import PathResolver
 from nanobot.session.entries import Draft, Entry, EntryKind
 from nanobot.session.history import violations
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog
+from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
+from nanobot.tools.files import ReadFile
+from nanobot.tools.images import Pictures
+from nanobot.tools.registry import ToolRegistry
+from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import Request, ScriptedModel, calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

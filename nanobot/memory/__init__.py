@@ -1,0 +1,1 @@
+"""Long-term memory: MEMORY.md, HISTORY.md and the consolidation that writes them."""

@@ -1,0 +1,318 @@
+"""MemoryStore: MEMORY.md with all its versions, and HISTORY.md."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from loguru import logger
+
+from nanobot.core.errors import StoreUnavailable, ToolError
+from nanobot.core.identity import Trust
+from nanobot.core.ports import Clock
+from nanobot.core.tool import ToolContext
+from nanobot.memory.edits import Edit, edited, mark_new_lines
+from nanobot.prompts.excerpt import FILE_CAP, excerpt, too_long
+from nanobot.store.files import alone_with_files, sync_directory, write_atomic
+from nanobot.store.home import Home
+
+_VERSION = re.compile(r"\A(\d{6,})-(\d{8}T\d{6}Z)-([a-z]+)\.md\Z")
+_TRIES = 5
+"""How often an edit is made anew because somebody else has changed MEMORY.md meanwhile."""
+_EVENT = re.compile(rb"^\[\d{4}-\d\d-\d\d \d\d:\d\d\]", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One content that MEMORY.md has had; ``by`` says who must have written it."""
+
+    number: int
+    at: datetime
+    by: str
+    path: Path
+
+
+class MemoryStore:
+    """The two files of a workspace's memory; all that nanobot itself writes to them goes here."""
+
+    def __init__(
+        self, home: Home, workspace: Path, clock: Clock, *, file_cap: int = FILE_CAP
+    ) -> None:
+        """``file_cap``: the characters of MEMORY.md that conversations see."""
+        self._versions_dir = home.memory_versions
+        self._workspace = workspace
+        self._clock = clock
+        self._file_cap = file_cap
+        self._lock = threading.RLock()
+        self._seen: tuple[int, int, int, int] | None = None
+        self._tool_wrote = False
+        # What MEMORY.md was before a tainted turn wrote it; on disk, so that the mark outlives us.
+        self._before_taint = self._versions_dir / "before-taint.md"
+
+    @property
+    def memory_file(self) -> Path:
+        """The real path of MEMORY.md, wherever a link leads."""
+        return self._real("MEMORY.md")
+
+    @property
+    def history_file(self) -> Path:
+        """The real path of HISTORY.md, wherever a link leads."""
+        return self._real("HISTORY.md")
+
+    def read(self) -> str:
+        """The text of MEMORY.md; "" when there is none."""
+        return _readable(self._bytes(self.memory_file))
+
+    def shown(self) -> str:
+        """What conversations see of MEMORY.md."""
+        return excerpt(self.read(), self._file_cap, self.memory_file)
+
+    def warning(self) -> str:
+        """What the owner is told of a MEMORY.md that is not shown whole; "" of any other."""
+        return too_long("MEMORY.md", len(self.read().strip()), self._file_cap)
+
+    # -- versions -------------------------------------------------------------------------------
+
+    async def notice(self, by: str) -> None:
+        """Keep MEMORY.md as a version of ``by`` if it is not what was last seen.
+
+        Costs one stat when it is. What cannot be read or kept is logged: no turn fails for it.
+        """
+        try:
+            if self._signature() != self._seen:
+                await asyncio.to_thread(self._keep, by)
+        except (OSError, StoreUnavailable) as error:
+            logger.error("MEMORY.md cannot be kept as a version: {}", error)
+
+    def before_write(self, context: ToolContext, path: Path) -> None:
+        """A file tool is about to write the real ``path``; raises ToolError if no copy can be kept.
+
+        In a turn that has read anything from outside, ``after_turn`` marks what it adds.
+        """
+        try:
+            if path != self.memory_file:
+                return
+            with self._lock:
+                self._keep("assistant" if self._tool_wrote else "owner")
+                self._tool_wrote = True
+                if context.trust is Trust.UNTRUSTED and not self._before_taint.exists():
+                    self._versions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    write_atomic(self._before_taint, self._bytes(path))
+        except (OSError, StoreUnavailable) as error:
+            raise ToolError(f"MEMORY.md cannot be written now: {error}") from error
+
+    async def after_turn(self, by: str = "assistant") -> None:
+        """Mark what tainted turns have added by file tools, and keep what has changed.
+
+        Called at the start as well, for a turn that a crash cut off.
+        """
+        try:
+            if self._before_taint.exists():
+                await asyncio.to_thread(self._mark)
+        except (OSError, StoreUnavailable) as error:
+            logger.error("MEMORY.md cannot be marked: {}", error)
+        await self.notice("assistant" if self._tool_wrote else by)
+        self._tool_wrote = False
+
+    def versions(self) -> tuple[Version, ...]:
+        """Every version, the newest last; the last one is the present text, as far as noticed."""
+        if not self._versions_dir.is_dir():
+            return ()
+        found = []
+        for path in self._versions_dir.iterdir():
+            if name := _VERSION.match(path.name):
+                at = datetime.strptime(name[2], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+                found.append(Version(int(name[1]), at, name[3], path))
+        return tuple(sorted(found, key=lambda version: version.number))
+
+    def version_text(self, number: int) -> str | None:
+        """The text of a version, or None."""
+        data = self._version(number)
+        return None if data is None else _readable(data)
+
+    async def restore(self, number: int) -> bool:
+        """Put a version back, keeping the present text as one; False if there is no such one."""
+        return await asyncio.to_thread(self._restore, number)
+
+    # -- edits ----------------------------------------------------------------------------------
+
+    async def apply(self, edits: Sequence[Edit], by: str = "consolidation") -> bool:
+        """Make edits to the file as it is now; whether that changed anything.
+
+        Made twice they change nothing the second time. Whatever others write meanwhile stays:
+        then they are made anew. Raises OSError, or StoreUnavailable when it never comes to rest.
+        """
+        return bool(edits) and await asyncio.to_thread(
+            self._change, lambda text: edited(text, edits), by
+        )
+
+    # -- history --------------------------------------------------------------------------------
+
+    async def history_size(self) -> int:
+        """Bytes of HISTORY.md, 0 when there is none."""
+        return await asyncio.to_thread(_size, self.history_file)
+
+    async def append_history(self, block: str, place: int) -> None:
+        """Append paragraphs, synced. ``place``: the size of the file when this was decided.
+
+        Called again after a crash it finds the block and leaves it, or completes half of it.
+        """
+        await asyncio.to_thread(self._append, block, place)
+
+    async def history_events(self) -> int:
+        """How many paragraphs HISTORY.md has."""
+
+        def count() -> int:
+            return len(_EVENT.findall(self._bytes(self.history_file)))
+
+        return await asyncio.to_thread(count)
+
+    def holds(self, block: str) -> bool:
+        """Whether HISTORY.md still has this block as it was written."""
+        return block.encode() in self._bytes(self.history_file)
+
+    # -- on threads -----------------------------------------------------------------------------
+
+    def _keep(self, by: str) -> None:
+        with self._lock:
+            signature = self._signature()
+            if signature is None or signature == self._seen:
+                return
+            data = self._bytes(self.memory_file)
+            versions = self.versions()
+            if not versions or versions[-1].path.read_bytes() != data:
+                self._add_version(data, versions[-1].number + 1 if versions else 1, by)
+            self._seen = signature
+
+    def _add_version(self, data: bytes, number: int, by: str) -> None:
+        self._versions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stamp = self._clock().astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        write_atomic(self._versions_dir / f"{number:06d}-{stamp}-{by}.md", data)
+
+    def _change(self, change: Callable[[str], str], by: str) -> bool:
+        path = self._to_write("MEMORY.md")
+        for _ in range(_TRIES):
+            with alone_with_files(), self._lock:
+                self._keep("owner")
+                signature, data = self._signature(), self._bytes(path)
+                text = self._text(data)
+                new = change(text)
+                if new == text:
+                    return False
+                bom = b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""
+                if self._signature() != signature:
+                    continue
+                write_atomic(path, bom + new.encode("utf-8", "surrogateescape"), mode=-1)
+                self._keep(by)
+                return True
+        raise StoreUnavailable(f"{path} changes all the time")
+
+    def _mark(self) -> None:
+        with alone_with_files(), self._lock:
+            if self._before_taint.exists():
+                before = self._text(self._before_taint.read_bytes())
+                self._change(lambda text: mark_new_lines(before, text), "assistant")
+                self._before_taint.unlink()
+
+    def _restore(self, number: int) -> bool:
+        data = self._version(number)
+        if data is None:
+            return False
+        with alone_with_files(), self._lock:
+            self._keep("owner")
+            if data != self._bytes(self.memory_file):
+                write_atomic(self._to_write("MEMORY.md"), data, mode=-1)
+                self._keep("restore")
+        return True
+
+    def _version(self, number: int) -> bytes | None:
+        found = (version for version in self.versions() if version.number == number)
+        version = next(found, None)
+        return None if version is None else version.path.read_bytes()
+
+    def _append(self, block: str, place: int) -> None:
+        path = self._to_write("HISTORY.md")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        descriptor = os.open(
+            path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StoreUnavailable(f"{path} is no ordinary file")
+            missing = _missing(file.read() if _size(path) else b"", place, block)
+            while missing:
+                missing = missing[file.write(missing) or 0 :]
+            os.fsync(descriptor)
+        if is_new:
+            sync_directory(path.parent)
+
+    def _real(self, name: str) -> Path:
+        return Path(os.path.realpath(self._workspace / "memory" / name))
+
+    def _to_write(self, name: str) -> Path:
+        """The real path, if nanobot may write there; raises StoreUnavailable otherwise.
+
+        A link that a command made must not carry a conversation's words into another file.
+        """
+        path = self._real(name)
+        if Path(os.path.realpath(self._workspace)) not in path.parents:
+            raise StoreUnavailable(
+                f"memory/{name} leads out of the workspace, to {path}: put the file itself there, "
+                "or move the whole workspace (agents.defaults.workspace)"
+            )
+        return path
+
+    def _signature(self) -> tuple[int, int, int, int] | None:
+        try:
+            status = self.memory_file.stat()
+        except FileNotFoundError:
+            return None
+        return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    def _bytes(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _text(self, data: bytes) -> str:
+        """Bytes that are not UTF-8 come through unharmed."""
+        return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+
+
+def _readable(data: bytes) -> str:
+    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+
+
+def _missing(present: bytes, place: int, block: str) -> bytes:
+    """What has to be appended to ``present`` for it to hold ``block`` once."""
+    text = block.encode()
+    if len(present) != place and text in present:
+        return b""
+    if present[place:] and (lead := _lead(present[:place])) is not None:
+        whole = lead + text + b"\n"
+        if whole.startswith(present[place:]):
+            return whole[len(present) - place :]  # the rest of what a crash cut
+    return _lead(present) + text + b"\n"
+
+
+def _lead(before: bytes) -> bytes:
+    """The line ends that separate a paragraph from what stands before it."""
+    if not before or before.endswith(b"\n\n"):
+        return b""
+    return b"\n" if before.endswith(b"\n") else b"\n\n"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

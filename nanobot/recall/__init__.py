@@ -1,0 +1,1 @@
+"""Recall: searching HISTORY.md and all past conversations."""

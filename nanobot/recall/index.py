@@ -1,0 +1,507 @@
+"""The search index: a file beside the state database, derived from it and from HISTORY.md."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loguru import logger
+
+from nanobot.core.chat import AssistantMessage, ToolMessage, UserMessage
+from nanobot.core.errors import StoreUnavailable
+from nanobot.core.identity import Principal, Trust
+from nanobot.core.text import UNTRUSTED_MARK
+from nanobot.core.turn_header import read_header
+from nanobot.recall.chunks import Paragraph, paragraphs, pieces
+from nanobot.recall.terms import terms
+from nanobot.recall.values import Indexed, Sources
+from nanobot.session.entries import EntryKind, decode
+
+T = TypeVar("T")
+
+VERSION = 2
+"""Raised with every change of the tables or of what ``terms`` makes of a text."""
+HISTORY = ""
+"""The session under which HISTORY.md's paragraphs stand: no session has this key."""
+
+_BATCH = 256
+_BATCH_S = 0.05
+"""Seconds after which a batch is committed, so that searches beside it need not wait."""
+_RACY_NS = 2_000_000_000
+"""A file changed so recently may change again without a difference in its status."""
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+"""A derived file whose tables are missing or make no sense is as good as a damaged one."""
+
+_TABLES = """
+CREATE TABLE fact (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE passage (
+    id         INTEGER PRIMARY KEY,
+    session    TEXT NOT NULL,
+    seq        INTEGER NOT NULL,
+    part       INTEGER NOT NULL,
+    digest     TEXT NOT NULL,
+    speaker    TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    at         REAL,
+    untrusted  INTEGER NOT NULL,
+    guest      INTEGER NOT NULL,
+    inbound_id TEXT NOT NULL,
+    text       TEXT NOT NULL
+);
+CREATE INDEX passage_place ON passage (session, seq, part);
+CREATE INDEX passage_at ON passage (at);
+CREATE TABLE known (session TEXT PRIMARY KEY, first INTEGER NOT NULL) WITHOUT ROWID;
+CREATE VIRTUAL TABLE words USING fts5(terms, content='', tokenize='ascii');
+CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, row);
+INSERT INTO fact VALUES ('cursor', 0), ('passages', 0), ('terms', 0), ('history', ''),
+    ('sessions', 0)
+"""
+
+
+class RecallIndex:
+    """Keeps the index in step with its sources; every method blocks, none keeps a connection.
+
+    Any process may call any of them at any time: writing is done under a lock file, each batch a
+    transaction. A file that is damaged, missing or of another version is made anew, since all
+    that is in it is elsewhere, too.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+
+    def search(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """Catch up, then run ``function`` on a connection for reading and return its result.
+
+        Raises StoreUnavailable when the index can be neither read nor made.
+        """
+        try:
+            self.catch_up()
+        except StoreUnavailable as error:
+            logger.warning("the search index is not up to date: {}", error)
+        return self._mended(lambda: self._read(function))
+
+    def catch_up(self, *, pause: Callable[[], None] = lambda: None) -> None:
+        """Take in what is new, and leave out what is gone from the sources.
+
+        ``pause`` is called between batches. Raises StoreUnavailable when it cannot be written.
+        """
+        self._mended(lambda: self._catch_up(pause))
+
+    def rebuild(self) -> Indexed:
+        """Make the index anew and return what is in it. Raises StoreUnavailable."""
+        with self._lock():
+            self._remove()
+        self.catch_up()
+        return self._mended(lambda: self._read(_counted))
+
+    def forget(self, session: str) -> None:
+        """Leave out a session that was deleted, so that nothing of it stays in the file.
+
+        Without this call its words are left out before the next search.
+        """
+        self._mended(lambda: self._write(lambda connection: _forget(connection, session, None)))
+
+    def _read(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        with contextlib.closing(_connect(self.sources.index, "ro")) as connection:
+            return function(connection)
+
+    def _write(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock(), contextlib.closing(self._opened()) as connection:
+            return _in_transaction(connection, lambda: function(connection))
+
+    def _catch_up(self, pause: Callable[[], None]) -> None:
+        if self._is_current():
+            return
+        done = False
+        while not done:
+            with self._lock(), contextlib.closing(self._opened()) as connection:
+                _in_transaction(connection, lambda: self._take_history(connection))
+                done = _in_transaction(connection, lambda: self._take_log(connection))
+            pause()
+
+    def _is_current(self) -> bool:
+        """Whether nothing has changed since the last time, as far as a look can tell."""
+        if not self.sources.index.exists():
+            return False
+
+        def look(connection: sqlite3.Connection) -> bool:
+            if _version(connection) != VERSION or not _is_whole(connection):
+                return False
+            signature = _signature(self.sources.history)
+            if not signature or signature != _fact(connection, "history"):
+                return False
+            with self._state() as state:
+                return state is None or (
+                    _fact(connection, "cursor") == _newest(state)
+                    and _fact(connection, "sessions") == _sessions(state)
+                )
+
+        return self._read(look)
+
+    def _take_history(self, connection: sqlite3.Connection) -> None:
+        path = self.sources.history
+        signature = _signature(path)
+        if signature and signature == _fact(connection, "history"):
+            return
+        try:
+            text = _contained(path).decode("utf-8", errors="replace").removeprefix("\ufeff")
+        except FileNotFoundError:
+            text = ""
+        except OSError as error:
+            logger.warning("{} cannot be read and is not searched anew: {}", path, error)
+            return
+        present = {one.digest: one for one in paragraphs(text, self.sources.zone)}
+        held: dict[str, list[int]] = {}
+        for id_, digest in connection.execute(
+            "SELECT id, digest FROM passage WHERE session = ?", (HISTORY,)
+        ):
+            held.setdefault(digest, []).append(id_)
+        for digest, ids in held.items():
+            if digest not in present:
+                _remove_passages(connection, ids)
+        for digest, paragraph in present.items():
+            if digest not in held:
+                _add_paragraph(connection, paragraph)
+        _set_fact(connection, "history", signature)
+
+    def _take_log(self, connection: sqlite3.Connection) -> bool:
+        """Take in a batch of entries; whether that was the last one."""
+        with self._state() as state:
+            if state is None:
+                return True
+            newest = _newest(state)
+            cursor = _fact(connection, "cursor")
+            if cursor > _last_given(state):
+                # The state database is another than the one this was made from.
+                for (session,) in connection.execute("SELECT session FROM known").fetchall():
+                    _forget(connection, session, None)
+                cursor = 0
+            rows = state.execute(
+                "SELECT seq, session, kind, inbound_id, principal, trust, at, payload FROM log "
+                "WHERE seq > ? AND seq <= ? AND (kind IN ('user', 'assistant') "
+                "OR (kind = 'tool' AND payload LIKE '%\"delivered\":%')) ORDER BY seq LIMIT ?",
+                (cursor, newest, _BATCH),
+            )
+            until = time.monotonic() + _BATCH_S
+            count = 0
+            for row in rows:
+                _add_entry(connection, row)
+                _note_session(connection, state, row[1])
+                count, cursor = count + 1, row[0]
+                if time.monotonic() > until:
+                    break
+            else:
+                if count < _BATCH:
+                    cursor = newest
+            _set_fact(connection, "cursor", cursor)
+            if cursor < newest:
+                return False
+            _leave_out_deleted(connection, state)
+            return True
+
+    @contextlib.contextmanager
+    def _state(self) -> Iterator[sqlite3.Connection | None]:
+        """The state database for reading; None while there is none, or it cannot be read."""
+        if not self.sources.state.exists():
+            yield None
+            return
+        with contextlib.closing(_connect(self.sources.state, "ro")) as state:
+            try:
+                state.execute("BEGIN")  # one moment for all that is read
+                state.execute("SELECT 1 FROM log LIMIT 1").fetchone()
+            except sqlite3.Error as error:
+                logger.warning("the sessions cannot be searched anew: {}", error)
+                yield None
+                return
+            yield state
+
+    def _opened(self) -> sqlite3.Connection:
+        """A connection for writing, to a file of this version; the lock is held."""
+        path = self.sources.index
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for _ in range(2):
+            if not path.exists():
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            connection = _connect(path, "rw")
+            try:
+                version = _version(connection)
+                if version == VERSION and _is_whole(connection):
+                    return connection
+                if version == 0 and not _has_tables(connection):
+                    _create(connection)
+                    return connection
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
+            self._remove()
+        raise StoreUnavailable(f"the search index {path} cannot be made")
+
+    def _mended(self, function: Callable[[], T]) -> T:
+        """The result of ``function``, which is tried again after what is damaged was removed."""
+        try:
+            return function()
+        except sqlite3.Error as error:
+            if not _is_damage(error):
+                raise _unavailable(error) from error
+            logger.warning("the search index is damaged and made anew: {}", error)
+        except OSError as error:
+            raise _unavailable(error) from error
+        try:
+            with self._lock():
+                self._remove()
+            self._catch_up(lambda: None)
+            return function()
+        except (sqlite3.Error, OSError) as error:
+            raise _unavailable(error) from error
+
+    def _remove(self) -> None:
+        path = self.sources.index
+        for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+            path.with_name(name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Hold the lock of the one who writes, across processes; waits for it."""
+        path = self.sources.index.with_suffix(".lock")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA busy_timeout=10000")
+    if mode == "rw":
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA secure_delete=ON")
+    return connection
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    def run() -> None:
+        for statement in _TABLES.split(";\n"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={VERSION}")
+
+    _in_transaction(connection, run)
+
+
+def _in_transaction(connection: sqlite3.Connection, function: Callable[[], T]) -> T:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = function()
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+
+def _is_whole(connection: sqlite3.Connection) -> bool:
+    """Whether passages and words end alike, which they do unless somebody meddled with one."""
+    passages, words = connection.execute(
+        "SELECT (SELECT max(id) FROM passage), (SELECT max(id) FROM words_docsize)"
+    ).fetchone()
+    return bool(passages == words)
+
+
+def _fact(connection: sqlite3.Connection, name: str) -> Any:
+    row = connection.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError(f"the fact {name} is missing")
+    return row[0]
+
+
+def _set_fact(connection: sqlite3.Connection, name: str, value: int | str) -> None:
+    connection.execute("UPDATE fact SET value = ? WHERE name = ?", (value, name))
+
+
+def _count(connection: sqlite3.Connection, passages: int, words: int) -> None:
+    connection.execute("UPDATE fact SET value = value + ? WHERE name = 'passages'", (passages,))
+    connection.execute("UPDATE fact SET value = value + ? WHERE name = 'terms'", (words,))
+
+
+def _signature(path: Path) -> str:
+    """What tells one state of a file from another; "" when that cannot be told."""
+    try:
+        status = path.stat()
+    except OSError:
+        return "none"
+    if abs(time.time_ns() - status.st_mtime_ns) < _RACY_NS:
+        return ""
+    return f"{path}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def _contained(history: Path) -> bytes:
+    """What is in HISTORY.md, links followed only to text inside the workspace; raises OSError.
+
+    A link made by a command must not bring up what the command itself could not read.
+    """
+    real = history.resolve(strict=True)
+    if not real.is_relative_to(history.parent.parent.resolve()) or real.suffix != ".md":
+        raise PermissionError(f"it leads to {real}, outside the workspace")
+    descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise PermissionError("it is no regular file")
+        return file.read()
+
+
+def _newest(state: sqlite3.Connection) -> int:
+    newest: int = state.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()[0]
+    return newest
+
+
+def _last_given(state: sqlite3.Connection) -> int:
+    """The last number that the log gave to an entry, also if that was deleted since."""
+    row = state.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
+    return row[0] if row else 0
+
+
+def _sessions(state: sqlite3.Connection) -> int:
+    count: int = state.execute("SELECT count(*) FROM session").fetchone()[0]
+    return count
+
+
+def _note_session(connection: sqlite3.Connection, state: sqlite3.Connection, key: str) -> None:
+    if connection.execute("SELECT 1 FROM known WHERE session = ?", (key,)).fetchone() is None:
+        connection.execute("INSERT INTO known VALUES (?, ?)", (key, _first(state, key)))
+
+
+def _first(state: sqlite3.Connection, session: str) -> int | None:
+    """The number of a session's first entry, which no other session ever gets."""
+    first: int | None = state.execute(
+        "SELECT min(seq) FROM log WHERE session = ?", (session,)
+    ).fetchone()[0]
+    return first
+
+
+def _leave_out_deleted(connection: sqlite3.Connection, state: sqlite3.Connection) -> None:
+    """Leave out the sessions that are gone, also where one of the same name has begun since."""
+    for session, known in connection.execute("SELECT session, first FROM known").fetchall():
+        first = _first(state, session)
+        if first == known:
+            continue
+        _forget(connection, session, first)
+        if first is not None:
+            connection.execute("INSERT INTO known VALUES (?, ?)", (session, first))
+    _set_fact(connection, "sessions", _sessions(state))
+
+
+def _forget(connection: sqlite3.Connection, session: str, first: int | None) -> None:
+    """Leave out what of a session precedes the entry ``first``; None: all of it."""
+    rows = connection.execute(
+        "SELECT id FROM passage WHERE session = ? AND (? IS NULL OR seq < ?)",
+        (session, first, first),
+    )
+    _remove_passages(connection, [id_ for (id_,) in rows])
+    connection.execute("DELETE FROM known WHERE session = ?", (session,))
+    # What FTS5 deletes it only marks, until the parts of its index are merged.
+    connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+
+
+def _remove_passages(connection: sqlite3.Connection, ids: Iterable[int]) -> None:
+    for id_ in ids:
+        name, text = connection.execute(
+            "SELECT name, text FROM passage WHERE id = ?", (id_,)
+        ).fetchone()
+        found = terms(f"{name} {text}")
+        connection.execute(
+            "INSERT INTO words (words, rowid, terms) VALUES ('delete', ?, ?)",
+            (id_, " ".join(found)),
+        )
+        connection.execute("DELETE FROM passage WHERE id = ?", (id_,))
+        _count(connection, -1, -len(found))
+
+
+def _add_paragraph(connection: sqlite3.Connection, paragraph: Paragraph) -> None:
+    at = paragraph.at.timestamp() if paragraph.at else None
+    for part, piece in enumerate(pieces(paragraph.text)):
+        untrusted = UNTRUSTED_MARK in paragraph.text
+        values = (HISTORY, 0, part, paragraph.digest, "", "", at, untrusted, False, "", piece)
+        _add(connection, values)
+
+
+def _add_entry(connection: sqlite3.Connection, row: Sequence[object]) -> None:
+    seq, session, kind, inbound_id, principal, trust, at, payload = row
+    try:
+        known, message, record = decode(str(kind), str(payload))
+    except ValueError:
+        return
+    text = name = ""
+    speaker = EntryKind.ASSISTANT.value
+    match message:
+        case UserMessage(content):
+            header, text = read_header(content)
+            name, speaker = header.sender, known.value
+        case AssistantMessage(content):
+            text = content
+        case ToolMessage():
+            text = str(record.get("delivered", ""))
+    is_untrusted = trust != Trust.TRUSTED.value
+    is_guest = not _is_owner(str(principal))
+    for part, piece in enumerate(pieces(text)):
+        values = (session, seq, part, "", speaker, name, at, is_untrusted, is_guest, inbound_id)
+        _add(connection, (*values, piece))
+
+
+def _is_owner(principal: str) -> bool:
+    try:
+        return Principal.parse(principal).is_owner
+    except ValueError:
+        return False
+
+
+def _add(connection: sqlite3.Connection, values: Sequence[object]) -> None:
+    cursor = connection.execute(
+        "INSERT INTO passage (session, seq, part, digest, speaker, name, at, untrusted, guest, "
+        "inbound_id, text) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        values,
+    )
+    found = terms(f"{values[5]} {values[10]}")
+    connection.execute(
+        "INSERT INTO words (rowid, terms) VALUES (?, ?)", (cursor.lastrowid, " ".join(found))
+    )
+    _count(connection, 1, len(found))
+
+
+def _counted(connection: sqlite3.Connection) -> Indexed:
+    row = connection.execute(
+        "SELECT count(*), count(DISTINCT session) - max(session = ''), "
+        "count(DISTINCT CASE WHEN session = '' THEN digest END) FROM passage"
+    ).fetchone()
+    return Indexed(row[0], row[1] or 0, row[2])
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is None or (code & 0xFF) in _DAMAGE
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"the search index cannot be used: {error}")

@@ -1,0 +1,373 @@
+"""Searching: BM25 in SQLite finds candidates, a second pass weighs what they say together."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time
+from itertools import islice
+from typing import Any, TypeAlias
+
+from nanobot.recall.index import HISTORY
+from nanobot.recall.query import Question, read_question
+from nanobot.recall.terms import folded, terms
+from nanobot.recall.values import Asker
+
+_RANKED, CANDIDATES = 1200, 300
+"""Passages that the first pass looks through, and how many of them are weighed."""
+_MOST_ALIKE = 20
+"""Of those, how many may differ in figures alone."""
+_EXPANDED = 40
+"""The best of them whose neighbours are looked at, too."""
+_IN_SPAN = 150
+_MOST_HITS = 200
+_TOGETHER_S = 6 * 3600.0
+"""Messages of one session further apart than this are of two conversations."""
+
+_K1, _B = 1.2, 0.5
+_NAMED = re.compile(r"([A-Z][^\W\d_]{1,20}(?: [A-Z][^\W\d_]{1,20})?): ")
+"""How transcripts name who speaks."""
+_BY, _BY_ONE = 0.7, 1.4
+"""That somebody said it is no mention of them, but what they said is rather about them."""
+_OF_ONESELF, _OF_THE_ANSWER = 1.7, 1.15
+"""People tell of themselves in their own messages, not in the answers to them."""
+_NEXT, _SECOND = 0.3, 0.1
+"""What a neighbour says counts so much for a passage, the next and the one after it."""
+_FIGURES = re.compile(r"\d+")
+_REPEATED = 0.7
+"""What each further message of one form counts."""
+_FIGURE = re.compile(
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|dozen|half|twice|hundred|"
+    r"thousand|couple|second|third|once)\b|[一二三四五六七八九十百千万两]",
+    re.IGNORECASE,
+)
+_MOMENT = re.compile(
+    r"\d|\b(?:yesterday|today|tomorrow|tonight|morning|evening|ago|since|last|next|week(?:end)?|"
+    r"month|year|(?:mon|tues|wednes|thurs|fri|satur|sun)day|"
+    r"january|february|march|april|may|june|july|august|september|october|november|december)\b"
+    r"|[昨今明去]|[年月日周週]",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One passage of what was said; ``at`` is None only in a HISTORY.md without dates.
+
+    ``speaker`` is ``user``, ``assistant`` or, in HISTORY.md, ""; ``name`` is the user's, if known.
+    """
+
+    id: int
+    session: str
+    seq: int
+    part: int
+    speaker: str
+    name: str
+    at: datetime | None
+    untrusted: bool
+    guest: bool
+    inbound_id: str
+    text: str
+
+    @property
+    def is_history(self) -> bool:
+        return self.session == HISTORY
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage with those right before and behind it, as far as they were looked for.
+
+    ``score`` only compares hits of one search.
+    """
+
+    passage: Passage
+    score: float
+    before: Passage | None = None
+    after: Passage | None = None
+
+
+_COLUMNS = "id, session, seq, part, speaker, name, at, untrusted, guest, inbound_id, text"
+
+
+def search(
+    connection: sqlite3.Connection, query: str, *, asker: Asker, now: datetime
+) -> tuple[Hit, ...]:
+    """The passages that may answer ``query``, best first; ``now`` is in the asker's zone."""
+    question = read_question(connection, query, now)
+    found = _candidates(connection, question, asker)
+    if not found:
+        return ()
+    said = {one.id: _said(one, question) for one in found.values()}
+    # In rough order, so that only the neighbours of the better ones are fetched.
+    order = sorted(found.values(), key=lambda one: -sum(said[one.id]))
+    near = _with_neighbours(connection, order[:_EXPANDED], found, asker)
+    for passage in found.values():
+        if passage.id not in said:
+            said[passage.id] = _said(passage, question)
+    newest = max((one.at for one in found.values() if one.at), default=now)
+    hits = [
+        Hit(
+            one,
+            _score(one, question, said, _shares(near.get(one.id)), asker, newest),
+            *near.get(one.id, _ALONE)[1:3],
+        )
+        for one in found.values()
+    ]
+    hits.sort(key=lambda hit: (-hit.score, -hit.passage.id))
+    return _without_repetitions(hit for hit in hits[:_MOST_HITS] if hit.score > 0)
+
+
+def _candidates(
+    connection: sqlite3.Connection, question: Question, asker: Asker
+) -> dict[int, Passage]:
+    rows: list[tuple[object, ...]] = []
+    allowed, values = _allowed(asker)
+    if question.match:
+        ranked = connection.execute(
+            f"SELECT {_COLUMNS}, words.rank FROM words JOIN passage ON passage.id = words.rowid "
+            f"WHERE words MATCH ? AND {allowed} ORDER BY words.rank LIMIT {_RANKED}",
+            (question.match, *values),
+        ).fetchall()
+        if question.about_asker:
+            # Long answers, which repeat the words of their subject, must not take all the places.
+            ranked.sort(key=lambda row: row[-1] * (_OF_ONESELF if row[4] == "user" else 1))
+        rows += islice(_varied(ranked), CANDIDATES)
+    for span in question.spans:
+        first = datetime.combine(span.first, time(), question.zone).timestamp()
+        rows += connection.execute(
+            f"SELECT {_COLUMNS} FROM passage WHERE at >= ? AND at < ? AND {allowed} "
+            f"ORDER BY at DESC LIMIT {_IN_SPAN}",
+            (first, first + span.days * 86400, *values),
+        )
+    return {one.id: one for one in map(_passage, rows)}
+
+
+def _varied(ranked: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The rows without their rank; of those that say the same, only the first."""
+    seen: set[str] = set()
+    forms: Counter[str] = Counter()
+    for *row, _ in ranked:
+        form = _FIGURES.sub("0", row[-1])
+        forms[form] += 1
+        if row[-1] not in seen and forms[form] <= _MOST_ALIKE:
+            seen.add(row[-1])
+            yield tuple(row)
+
+
+def _allowed(asker: Asker) -> tuple[str, tuple[str, ...]]:
+    """What the asker may find: never the turn's own words, a guest their own session alone."""
+    condition = "(passage.inbound_id <> ? OR passage.inbound_id = '')"
+    if asker.is_owner:
+        return condition, (asker.inbound_id,)
+    return f"{condition} AND passage.session = ?", (asker.inbound_id, asker.session)
+
+
+def _passage(row: Sequence[object]) -> Passage:
+    id_, session, seq, part, speaker, name, at, untrusted, guest, inbound_id, text = row
+    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, float) else None
+    return Passage(
+        *(int(str(id_)), str(session), int(str(seq)), int(str(part)), str(speaker), str(name)),
+        *(moment, bool(untrusted), bool(guest), str(inbound_id), str(text)),
+    )
+
+
+def _said(passage: Passage, question: Question) -> tuple[float, ...]:
+    """How much a passage says of each concept (BM25), nearness included."""
+    speaker, words = _speaker(passage)
+    by = frozenset(terms(speaker)) if speaker else frozenset()
+    found = terms(words)
+    counts = Counter(found)
+    length = 1 - _B + _B * len(found) / question.average
+    said: list[float] = []
+    is_by_one = False
+    for concept in question.concepts:
+        best = 0.0
+        for term, weight in concept.variants.items():
+            if count := counts.get(term, 0):
+                best = max(best, weight * count * (_K1 + 1) / (count + _K1 * length))
+            if term in by:
+                is_by_one = True
+                best = max(best, weight * _BY)
+        said.append(best)
+    for place in range(len(question.concepts) - 1):
+        if said[place] and said[place + 1] and _are_near(found, question, place):
+            said[place] *= 1.2
+            said[place + 1] *= 1.2
+    return tuple(amount * _BY_ONE for amount in said) if is_by_one else tuple(said)
+
+
+def _speaker(passage: Passage) -> tuple[str, str]:
+    """The name under which a passage was said, where one is known, and its words."""
+    named = _NAMED.match(passage.text)
+    if named is None:
+        return passage.name, passage.text
+    return f"{passage.name} {named[1]}", passage.text[named.end() :]
+
+
+def _are_near(found: Sequence[str], question: Question, place: int) -> bool:
+    """Whether two concepts that follow each other in the question do so in a text."""
+    first, second = question.concepts[place].variants, question.concepts[place + 1].variants
+    last = -10
+    for position, term in enumerate(found):
+        if term in second and position - last <= 3:
+            return True
+        if term in first:
+            last = position
+    return False
+
+
+_Near: TypeAlias = tuple[Passage | None, Passage | None, Passage | None, Passage | None]
+"""The second before, the one before, the one after and the second after a passage."""
+_ALONE: _Near = (None, None, None, None)
+
+
+def _shares(near: _Near | None) -> Iterator[tuple[int, float]]:
+    """What neighbours say counts in part for the passage beside them."""
+    for one, share in zip(near or _ALONE, (_SECOND, _NEXT, _NEXT, _SECOND), strict=True):
+        if one is not None:
+            yield one.id, share
+
+
+def _with_neighbours(
+    connection: sqlite3.Connection,
+    passages: Iterable[Passage],
+    found: dict[int, Passage],
+    asker: Asker,
+) -> dict[int, _Near]:
+    """Add the neighbours of ``passages`` to ``found``; returns whose neighbours are which."""
+    near: dict[int, _Near] = {}
+    for passage in passages:
+        if passage.is_history:
+            continue
+        before = _beside(connection, passage, False, asker)
+        after = _beside(connection, passage, True, asker)
+        row = (*(None,) * (2 - len(before)), *reversed(before), passage)
+        row = (*row, *after, *(None,) * (2 - len(after)))
+        near[passage.id] = (row[0], row[1], row[3], row[4])
+        for place, one in enumerate(row):
+            if one is not None and one.id not in found:
+                found[one.id] = one
+                # Of what is only a neighbour, half the surroundings are known.
+                wide = (None, None, *row, None, None)
+                known = near.get(one.id, _ALONE)
+                seen = (wide[place], wide[place + 1], wide[place + 3], wide[place + 4])
+                near[one.id] = (
+                    *(known[0] or seen[0], known[1] or seen[1]),
+                    *(known[2] or seen[2], known[3] or seen[3]),
+                )
+    return near
+
+
+def _beside(
+    connection: sqlite3.Connection, passage: Passage, ahead: bool, asker: Asker
+) -> list[Passage]:
+    """The two passages before or behind one in its conversation, the nearest first."""
+    sign, order = (">", "ASC") if ahead else ("<", "DESC")
+    allowed, values = _allowed(asker)
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM passage WHERE session = ? AND (seq, part) {sign} (?, ?) "
+        f"AND {allowed} ORDER BY seq {order}, part {order} LIMIT 2",
+        (passage.session, passage.seq, passage.part, *values),
+    )
+    beside = map(_passage, rows)
+    return [one for one in beside if are_together(one, passage)]
+
+
+def are_together(one: Passage, other: Passage) -> bool:
+    """Whether two passages of a session are of one conversation."""
+    if one.at is None or other.at is None:
+        return False
+    return abs((one.at - other.at).total_seconds()) <= _TOGETHER_S
+
+
+def _score(
+    passage: Passage,
+    question: Question,
+    said: dict[int, tuple[float, ...]],
+    near: Iterable[tuple[int, float]],
+    asker: Asker,
+    newest: datetime,
+) -> float:
+    together = list(said[passage.id])
+    for id_, share in near:
+        for place, amount in enumerate(said[id_]):
+            together[place] = max(together[place], amount * share)
+    total = sum(together)
+    possible = sum(concept.weight for concept in question.concepts)
+    if possible:
+        covered = sum(
+            concept.weight
+            for concept, amount in zip(question.concepts, together, strict=True)
+            if amount > 0
+        )
+        total *= 0.6 + 0.4 * covered / possible
+    if question.spans:
+        total = _dated(passage, question, total)
+    total *= _manner(passage, question)
+    if passage.at is not None and question.wants_newest:
+        age = max((newest - passage.at).total_seconds() / 86400, 0.0)
+        total *= 1 + 0.25 / (1 + age / 60)
+    if _is_seen(passage, asker):
+        # The model has it before its eyes: what it does not see comes first.
+        total *= 0.5
+    return total
+
+
+def _is_seen(passage: Passage, asker: Asker) -> bool:
+    """Whether a passage is in the part of the asker's session that the model sees anyway."""
+    if asker.live_from is None or passage.session != asker.session:
+        return False
+    return passage.seq >= asker.live_from
+
+
+def _dated(passage: Passage, question: Question, total: float) -> float:
+    """The score with regard to the spans that the question names."""
+    if passage.at is None:
+        return total
+    day = passage.at.astimezone(question.zone).date()
+    distance = min(span.distance(day) for span in question.spans)
+    if distance == 0:
+        # Also where the question names nothing but a time.
+        return 1.5 * total + 0.3
+    widest = max(span.days for span in question.spans)
+    return total * (1.2 if distance <= max(widest // 4, 2) else 1.0)
+
+
+def _manner(passage: Passage, question: Question) -> float:
+    """What kind of passage it is: a question answers nothing, people tell of themselves."""
+    factor = 1.0
+    if passage.text.rstrip().endswith(("?", "？")) and len(passage.text) < 200:
+        factor *= 0.85
+    if question.about_asker and not question.about_assistant and passage.speaker == "user":
+        factor *= _OF_ONESELF
+    if question.about_assistant and passage.speaker == "assistant":
+        factor *= _OF_THE_ANSWER
+    if question.wants_figures and _FIGURE.search(passage.text):
+        factor *= 1.15
+    if question.wants_time and _MOMENT.search(passage.text):
+        factor *= 1.15
+    return factor
+
+
+def _without_repetitions(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """Of hits that say the same, only the best; those that differ in figures alone come later.
+
+    "Remind me to call Anna at 8" has been said often, and one of them says it all.
+    """
+    seen: set[str] = set()
+    forms: Counter[str] = Counter()
+    kept: list[Hit] = []
+    for hit in hits:
+        words = " ".join(folded(hit.passage.text).split())
+        if words in seen:
+            continue
+        seen.add(words)
+        form = _FIGURES.sub("0", words)
+        kept.append(replace(hit, score=hit.score * _REPEATED ** forms[form]))
+        forms[form] += 1
+    kept.sort(key=lambda hit: (-hit.score, -hit.passage.id))
+    return tuple(kept)

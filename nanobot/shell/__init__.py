@@ -1,0 +1,1 @@
+"""Shell commands: the sandbox, process trees, and the exec and process tools."""

@@ -1,0 +1,162 @@
+"""The exec tool: shell commands, in the sandbox where there is one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from nanobot.core.errors import ToolError
+from nanobot.core.events import Notice
+from nanobot.core.identity import Trust
+from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
+from nanobot.safety.paths import PathResolver, Paths
+from nanobot.shell.background import BackgroundProcesses
+from nanobot.shell.commands import CommandResult, CommandRunner
+from nanobot.shell.hints import destruction_in
+from nanobot.shell.sandbox import SandboxMode
+from nanobot.tools.files import existing
+
+LONGEST_S = 3600.0
+
+_WARNED_SESSIONS = 10_000
+
+
+class ExecArguments(ToolArguments):
+    command: str = Field(min_length=1)
+    working_dir: str = Field(default=".", description="default: the workspace")
+    timeout: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = Field(
+        default=None, description="seconds"
+    )
+    background: bool = Field(default=False, description="return an id for `process` at once")
+
+
+class Exec(Tool[ExecArguments]):
+    """Runs commands for owners; keeps only which sessions were warned of a missing sandbox."""
+
+    name = "exec"
+    description = (
+        "Run a bash command, without terminal or input. In its sandbox ~ is the workspace, and "
+        "only that and /tmp keep what it writes; "
+        "everything it started ends with it, unless it runs in the background (servers, tmux)."
+    )
+    effect = Effect.WRITE
+    arguments = ExecArguments
+    timeout_s = None  # the runner's own limit, after which the output so far is still shown
+
+    def __init__(
+        self,
+        resolver: PathResolver,
+        runner: CommandRunner,
+        background: BackgroundProcesses,
+        default_timeout: float = 60.0,
+    ) -> None:
+        self._resolver = resolver
+        self._runner = runner
+        self._background = background
+        self._default_timeout = default_timeout
+        self._warned: dict[str, None] = {}
+
+    async def run(self, args: ExecArguments, context: ToolContext) -> ToolOutput:
+        if not context.principal.is_owner:
+            raise ToolError("Only the owner's turns may run commands.")
+        paths = self._resolver.for_context(context)
+        directory = existing(paths, args.working_dir)
+        if not directory.is_dir():
+            raise ToolError(f"{paths.show(directory)} is not a directory.")
+        destroyed = destruction_in(args.command)
+        if destroyed:
+            raise ToolError(
+                f"Refused: the command {destroyed}. If the owner really wants that, they must "
+                "run it themselves."
+            )
+        sandboxed, warning = await self._protection(context, paths)
+        if args.background:
+            process_id = self._background.start(
+                args.command,
+                session_key=context.session_key,
+                inbound_id=context.inbound_id,
+                cwd=directory,
+                environment=context.environment,
+                view=paths.view(),
+                sandboxed=sandboxed,
+                timeout=args.timeout,
+            )
+            return ToolOutput(self._begun(process_id, args.timeout) + warning, trust_of_commands())
+        timeout = args.timeout or self._default_timeout
+        result = await self._runner.run(
+            args.command,
+            cwd=directory,
+            timeout=timeout,
+            environment=context.environment,
+            view=paths.view(),
+            sandboxed=sandboxed,
+        )
+        return ToolOutput(_report(result, timeout) + warning, trust_of_commands())
+
+    async def stopped(self, inbound_id: str) -> None:
+        await self._background.kill_turn(inbound_id)
+
+    async def _protection(self, context: ToolContext, paths: Paths) -> tuple[bool, str]:
+        """Whether to use the sandbox, and what is to be said of it; raises ToolError.
+
+        Without one, only somebody who sits at the terminal can see and stop what happens, and
+        nothing keeps a command in the workspace.
+        """
+        mode = self._runner.sandbox.policy.mode
+        if mode is SandboxMode.OFF:
+            return False, ""
+        probe = await self._runner.sandbox.probe()
+        if probe.works:
+            return True, ""
+        if mode is SandboxMode.AUTO and context.attended and not paths.restrict:
+            return False, self._warned_once(context, probe.reason)
+        raise ToolError(
+            f"Refused: no sandbox works on this machine ({probe.reason}), and without one "
+            "commands run only at the owner's own terminal, and with "
+            "tools.restrictToWorkspace nowhere. The owner can run `nanobot status`, "
+            "or set tools.exec.sandbox to off."
+        )
+
+    def _begun(self, process_id: str, timeout: float | None) -> str:
+        """What the model reads of a command that goes on by itself."""
+        until = "" if timeout is None else f", for at most {timeout:g} s"
+        text = f"Runs in the background as {process_id}{until}; see what it says with process."
+        if self._background.lasting:
+            return text
+        return (
+            f"{text}\n[No gateway is running: it ends as soon as you have given your final answer. "
+            "`nanobot gateway` would keep it.]"
+        )
+
+    def _warned_once(self, context: ToolContext, reason: str) -> str:
+        if context.session_key in self._warned:
+            return ""
+        if len(self._warned) >= _WARNED_SESSIONS:
+            del self._warned[next(iter(self._warned))]
+        self._warned[context.session_key] = None
+        text = f"No sandbox works on this machine ({reason}): commands run with your full rights."
+        context.emit(Notice(text))
+        return f"\n[{text}]"
+
+
+def trust_of_commands() -> Trust:
+    """The trust of a command's output; the one place where that is decided.
+
+    Trusted even with the network on, where a command may print what a stranger wrote: to
+    taint every turn that ran `git status` would put an approval before nearly everything,
+    and owners would learn to click. `tools.exec.network` says what an owner can do about it.
+    """
+    return Trust.TRUSTED
+
+
+def _report(result: CommandResult, timeout: float) -> str:
+    """What the model reads: the output, and how it ended unless that goes without saying."""
+    output = result.output.text().rstrip("\n")
+    if result.timed_out:
+        ending = f"[stopped after {timeout:g} s, with everything it started]"
+    elif result.exit_code:
+        ending = f"[exit code {result.exit_code}]"
+    else:
+        ending = "" if output else "[no output]"
+    return "\n".join(filter(None, (output, ending)))

@@ -1,0 +1,267 @@
+"""Installing skills: fetched into quarantine, scanned, then moved into place and locked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanobot.core.errors import NanobotError
+from nanobot.core.ports import Clock
+from nanobot.core.text import one_line
+from nanobot.skills.install.bundle import (
+    Bundle,
+    read_archive,
+    read_folder,
+    skill_in,
+    write_bundle,
+)
+from nanobot.skills.install.clawhub import Registry
+from nanobot.skills.install.lock import Locked, SkillLock, hashes
+from nanobot.skills.install.scan import Finding, scan
+from nanobot.skills.model import BrokenSkill, Skill, SkillBroken, Source
+from nanobot.skills.reader import SKILL_FILE, read_skill
+from nanobot.store.shipped import builtin_skills_dir
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+GIT_S = 120.0
+_GIT_NEEDS = ("PATH", "HOME", "SSH_AUTH_SOCK", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_ARCHIVE_BYTES = 64 * 1024**2
+_ARCHIVES = (".zip", ".skill", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+_GIT = re.compile(r"(?:https?|ssh|git|file)://\S+|git@[\w.-]+:\S+")
+
+
+class InstallError(NanobotError):
+    """A skill could not be installed, updated or removed; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A skill in quarantine: what it is, where it came from, what the scan found."""
+
+    name: str
+    skill: Skill
+    source: str
+    version: str
+    bundle: Bundle
+    findings: tuple[Finding, ...]
+    folder: Path
+
+
+class Installer:
+    """Installs into the roots of one home; ``registry`` opens a client when one is needed."""
+
+    def __init__(
+        self, quarantine: Path, lock: SkillLock, registry: Callable[[], Registry], clock: Clock
+    ) -> None:
+        self._quarantine = quarantine
+        self._lock = lock
+        self._registry = registry
+        self._clock = clock
+
+    def fetch(self, source: str) -> Candidate:
+        """Bring ``source`` into quarantine and scan it; raises InstallError, RegistryError.
+
+        A folder, a zip or tar, a git URL or a repository on disk, or a slug of the registry
+        (``slug`` or ``slug@version``). ``#FOLDER`` chooses where there are several skills. The
+        caller ends with ``install`` or ``discard``.
+        """
+        try:
+            name, bundle, canonical, version = self._fetched(source)
+            return self._candidate(name, bundle, canonical, version)
+        except SkillBroken as error:
+            raise InstallError(f"{source}: {error}") from error
+
+    def install(self, candidate: Candidate, root: Path) -> Path:
+        """Move a candidate into ``root`` and lock it; raises InstallError if one is there."""
+        target = root / candidate.name
+        try:
+            if os.path.lexists(target):
+                raise InstallError(
+                    f"{target} exists already; `nanobot skills update {candidate.name}` renews it"
+                )
+            root.mkdir(parents=True, exist_ok=True)
+            self._place(candidate, root)
+        finally:
+            self.discard(candidate)
+        return target
+
+    def renew(self, candidate: Candidate, root: Path, name: str, *, force: bool) -> Path | None:
+        """Put a candidate in place of an installed skill; gives where the former one is kept.
+
+        None: it is the same already. Raises InstallError over hand-made changes unless ``force``.
+        """
+        try:
+            changes = self._lock.changes(root, name)
+            if changes and not force:
+                raise InstallError(
+                    f"{name} was changed by hand ({', '.join(changes)}); "
+                    "--force replaces it and keeps a copy"
+                )
+            if candidate.name != name:
+                raise InstallError(f"the source of {name} now holds {candidate.name}")
+            if not changes and hashes(candidate.bundle) == self._lock.installed(root)[name].files:
+                return None
+            backup = self._backup(root, name)
+            self._place(candidate, root)
+        finally:
+            self.discard(candidate)
+        return backup
+
+    def remove(self, root: Path, name: str) -> Path:
+        """Take a skill away and forget it; gives where it is kept. Raises InstallError."""
+        if not NAME.fullmatch(name) or not (root / name).is_dir():
+            raise InstallError(f"there is no skill {name} in {root}")
+        backup = self._backup(root, name)
+        self._lock.remove(root, name)
+        return backup
+
+    def discard(self, candidate: Candidate) -> None:
+        """Empty the quarantine of a candidate."""
+        shutil.rmtree(candidate.folder.parent, ignore_errors=True)
+
+    def _place(self, candidate: Candidate, root: Path) -> None:
+        """First a hidden folder beside the target, then one rename: never half a skill."""
+        with tempfile.TemporaryDirectory(prefix=".installing-", dir=root) as staging:
+            staged = Path(staging) / candidate.name
+            shutil.copytree(candidate.folder, staged)
+            os.rename(staged, root / candidate.name)  # noqa: PTH104
+        self._lock.put(
+            root,
+            candidate.name,
+            Locked(
+                candidate.source,
+                candidate.version,
+                self._clock().isoformat(timespec="seconds"),
+                hashes(candidate.bundle),
+            ),
+        )
+
+    def _backup(self, root: Path, name: str) -> Path:
+        folder = self._quarantine.parent / "skills-backup"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        backup = folder / f"{name}-{self._clock():%Y%m%dT%H%M%S%f}"
+        if (root / name).is_symlink():
+            raise InstallError(f"{root / name} is a link: remove it yourself")
+        shutil.move(root / name, backup)
+        return backup
+
+    def _fetched(self, source: str) -> tuple[str, Bundle, str, str]:
+        """Name, files, canonical source and version of what ``source`` means."""
+        address, _, inner = source.partition("#")
+        path = Path(os.path.expanduser(address))  # noqa: PTH111
+        absolute = os.path.abspath(path)  # noqa: PTH100
+        suffix = f"#{inner}" if inner else ""
+        if path.is_dir():
+            if _is_repository(path):
+                return self._cloned(absolute, inner)
+            folder, bundle = skill_in(read_folder(path), inner)
+            return Path(folder).name or Path(absolute).name, bundle, absolute + suffix, ""
+        if path.is_file() and path.name.lower().endswith(_ARCHIVES):
+            if path.stat().st_size > _ARCHIVE_BYTES:
+                raise InstallError(f"{path} is larger than {_ARCHIVE_BYTES // 1024**2} MB")
+            folder, bundle = skill_in(read_archive(path.read_bytes()), inner)
+            return Path(folder).name or path.name.split(".")[0], bundle, absolute + suffix, ""
+        if _GIT.fullmatch(address):
+            return self._cloned(address, inner)
+        slug, _, version = address.partition("@")
+        if not inner and NAME.fullmatch(slug) and not path.exists():
+            with self._registry() as registry:
+                latest = registry.latest(slug)  # asked always: it says what is blocked
+                version = version or latest
+                _, bundle = skill_in(registry.fetch(slug, version))
+                return slug, bundle, f"registry:{slug}", version
+        raise InstallError(
+            f"{source} is no folder, no zip or tar, no git URL and no name in a registry"
+        )
+
+    def _cloned(self, address: str, inner: str) -> tuple[str, Bundle, str, str]:
+        with tempfile.TemporaryDirectory(prefix="nanobot-skill-") as directory:
+            clone = Path(directory) / "clone"
+            _git("clone", "--quiet", "--depth", "1", "--no-tags", "--", address, str(clone))
+            version = _git("-C", str(clone), "rev-parse", "HEAD").strip()
+            folder, bundle = skill_in(read_folder(clone), inner)
+        own = re.split(r"[/:]", address.rstrip("/"))[-1].removesuffix(".git")
+        return (
+            Path(folder).name or own,
+            bundle,
+            f"git:{address}{'#' + inner if inner else ''}",
+            version,
+        )
+
+    def _candidate(self, name: str, bundle: Bundle, source: str, version: str) -> Candidate:
+        self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(dir=self._quarantine))
+        try:
+            probe = place / "skill"
+            write_bundle(bundle, probe)
+            skill = read_skill(Source.WORKSPACE, probe, protected=())
+            if isinstance(skill, BrokenSkill):
+                raise InstallError(f"{source}: {skill.reason}")
+            if NAME.fullmatch(skill.declared_name) and not source.startswith("registry:"):
+                name = skill.declared_name
+            if not NAME.fullmatch(name):
+                raise InstallError(f"{source}: {one_line(name, 80)!r} is no name for a folder")
+            findings = scan(bundle)
+            if (builtin_skills_dir() / name).is_dir():
+                kind = "takes the place of a built-in skill"
+                findings = (*findings, Finding(SKILL_FILE, 0, kind, name))
+            return Candidate(name, skill, source, version, bundle, findings, probe)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+
+
+def address_of(locked: Locked) -> str:
+    """What ``Installer.fetch`` needs to fetch the newest of an installed skill."""
+    return locked.source.removeprefix("registry:").removeprefix("git:")
+
+
+def _is_repository(path: Path) -> bool:
+    return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
+
+
+def _git(*arguments: str) -> str:
+    """Run git with nothing that a repository could make it do; raises InstallError."""
+    environment = {
+        **{
+            name: os.environ[name]
+            for name in (*_GIT_NEEDS, *map(str.lower, _GIT_NEEDS))
+            if name in os.environ
+        },
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
+    options = ("-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never")
+    try:
+        git = subprocess.Popen(
+            ["git", *options, *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise InstallError("git is not installed") from error
+    with git:
+        try:
+            said, complaint = git.communicate(timeout=GIT_S)
+        except BaseException as error:
+            # With the helpers that speak to the network, which would wait on by themselves.
+            os.killpg(git.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise InstallError(f"git was not done after {GIT_S:g} s") from error
+            raise
+    if git.returncode:
+        raise InstallError(f"git: {one_line(complaint.strip(), 300)}")
+    return said

@@ -1,0 +1,1 @@
+"""Subagents: tasks that the assistant works on in the background."""

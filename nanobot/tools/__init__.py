@@ -1,0 +1,1 @@
+"""The tools that a model calls, and the registry that runs them."""

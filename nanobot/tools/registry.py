@@ -1,0 +1,303 @@
+"""The tools of a profile in a fixed order, and the one way to call them."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from loguru import logger
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from nanobot.core.chat import ToolCall, ToolSpec
+from nanobot.core.errors import ToolError
+from nanobot.core.identity import Trust
+from nanobot.core.text import one_line, read_json
+from nanobot.core.tool import DEFAULT_TIMEOUT_S, Effect, Tool, ToolContext, ToolOutput
+from nanobot.internet.reading import DocumentReader
+from nanobot.safety.paths import PathResolver
+from nanobot.shell.background import BackgroundProcesses
+from nanobot.shell.commands import CommandRunner
+from nanobot.shell.exec import Exec
+from nanobot.shell.process_tool import Process
+from nanobot.tools.files import EditFile, ListDir, ReadFile, WriteFile
+from nanobot.tools.images import Pictures
+from nanobot.tools.search import FindFiles, Grep
+
+AnyTool: TypeAlias = Tool[Any]
+Mask: TypeAlias = Callable[[str], str]
+
+_SUMMARY_LENGTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call came to; when not ``ok``, the output's text says why and how to mend it."""
+
+    output: ToolOutput
+    ok: bool
+
+
+class ToolRegistry:
+    """An ordered set of tools. ``mask`` takes the secrets out of everything they say.
+
+    ``timeout_s`` is the wall-clock limit of the tools that name none of their own.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[AnyTool],
+        *,
+        mask: Mask | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self._tools: dict[str, AnyTool] = {}
+        for tool in tools:
+            if tool.name in self._tools:
+                raise ValueError(f"two tools are named {tool.name!r}")
+            self._tools[tool.name] = tool
+        self._specs = {tool.name: tool.spec() for tool in self._tools.values()}
+        self._mask: Mask = mask or _unmasked
+        self._timeout_s = timeout_s
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What the model is told of the tools, always in the same order."""
+        return tuple(self._specs.values())
+
+    def without(self, *names: str) -> ToolRegistry:
+        """The same tools but for some, for a profile that must not have them."""
+        kept = (tool for name, tool in self._tools.items() if name not in names)
+        return ToolRegistry(kept, mask=self._mask, timeout_s=self._timeout_s)
+
+    def effect_of(self, name: str) -> Effect:
+        """The effect of a tool; one that does not exist counts as writing."""
+        tool = self._tools.get(name)
+        return Effect.WRITE if tool is None else tool.effect
+
+    def polls(self, name: str) -> bool:
+        """Whether the same call of a tool, with the same result, is how one waits with it."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.polls
+
+    def parameters_of(self, name: str) -> Mapping[str, Any]:
+        """The JSON Schemas of a tool's parameters by name; none for a tool there is not."""
+        spec = self._specs.get(name)
+        parameters: Mapping[str, Any] = spec.parameters.get("properties", {}) if spec else {}
+        return parameters
+
+    def summary(self, call: ToolCall) -> str:
+        """The arguments of a call in one line of at most 80 characters, secrets masked."""
+        try:
+            arguments = json.loads(call.arguments or "{}", strict=False)
+        except ValueError:
+            arguments = call.arguments
+        if isinstance(arguments, dict):
+            # In the tool's order, whatever the model's: a path tells more than a file's content.
+            spec = self._specs.get(call.name)
+            known = spec.parameters.get("properties", {}) if spec else {}
+            names = [name for name in known if name in arguments]
+            names += [name for name in arguments if name not in known]
+            shown = [_plain(arguments[name]) for name in names[:1]]
+            shown += [f"{name}={_plain(arguments[name])}" for name in names[1:]]
+            text = ", ".join(shown)
+        else:
+            text = _plain(arguments)
+        return one_line(self._mask(text[:10_000]), _SUMMARY_LENGTH)
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Run one call within its time; only a cancellation leaves as an exception."""
+        result = await self._execute(call, context)
+        output = replace(result.output, text=self._mask(result.output.text))
+        return ToolResult(output, result.ok)
+
+    async def _execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        try:
+            tool = self._find(call.name)
+            arguments = _validated(tool, _parsed(tool, call.arguments))
+            seconds = self._timeout_s if tool.timeout_s == DEFAULT_TIMEOUT_S else tool.timeout_s
+            async with asyncio.timeout(seconds) as limit:
+                output = await tool.run(arguments, context)
+        except ToolError as error:
+            return _failure(str(error), error.trust)
+        except TimeoutError as error:
+            if limit.expired():
+                return _failure(f"{call.name} was stopped after {seconds:g} seconds.")
+            return self._defect(call, context, error)
+        except Exception as error:
+            return self._defect(call, context, error)
+        return ToolResult(output, ok=True)
+
+    async def aftermath(self, call: ToolCall, inbound_id: str) -> str | None:
+        """What became of a call that a crash cut off; None when nobody can know."""
+        tool = self._tools.get(call.name)
+        return None if tool is None else await tool.aftermath(inbound_id, call.id)
+
+    async def stopped(self, inbound_id: str) -> None:
+        """Have every tool end what it left running in a turn that the user stopped."""
+        for tool in self._tools.values():
+            try:
+                await tool.stopped(inbound_id)
+            except Exception as error:
+                logger.bind(inbound=inbound_id).opt(exception=error).error(
+                    "tool {} failed to end what a stopped turn left running", tool.name
+                )
+
+    def _find(self, name: str) -> AnyTool:
+        tool = self._tools.get(name)
+        if tool is None:
+            near = difflib.get_close_matches(name, self._tools, n=3, cutoff=0.5)
+            raise ToolError(
+                f"There is no tool {name!r}; "
+                + (
+                    f"did you mean {' or '.join(near)}?"
+                    if near
+                    else f"there are {_list(self.names)}."
+                )
+            )
+        return tool
+
+    def _defect(self, call: ToolCall, context: ToolContext, error: Exception) -> ToolResult:
+        logger.bind(session=context.session_key, inbound=context.inbound_id).opt(
+            exception=error
+        ).error("tool {} failed", call.name)
+        reason = one_line(str(error))
+        return _failure(f"{call.name} failed: {type(error).__name__}: {reason}".rstrip(": "))
+
+
+def default_tools(
+    resolver: PathResolver,
+    runner: CommandRunner,
+    background: BackgroundProcesses,
+    pictures: Pictures,
+    *,
+    exec_timeout: float = 60.0,
+) -> tuple[AnyTool, ...]:
+    """The tools that work on the owner's files, in the order in which models are told of them."""
+    return (
+        ReadFile(resolver, pictures, DocumentReader()),
+        WriteFile(resolver),
+        EditFile(resolver),
+        ListDir(resolver),
+        FindFiles(resolver),
+        Grep(resolver),
+        Exec(resolver, runner, background, exec_timeout),
+        Process(background),
+    )
+
+
+def _unmasked(text: str) -> str:
+    return text
+
+
+def _failure(text: str, trust: Trust = Trust.TRUSTED) -> ToolResult:
+    return ToolResult(ToolOutput(text, trust), ok=False)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _parsed(tool: AnyTool, text: str) -> dict[str, Any]:
+    """A model's arguments as an object. What only reads may have its arguments completed."""
+    try:
+        value = read_json(text if text.strip() else "{}")
+    except (EOFError, ValueError) as error:
+        if tool.effect is Effect.WRITE:
+            if isinstance(error, EOFError):
+                raise ToolError(cut_off(tool.name)) from error
+            raise ToolError(
+                f"The arguments of {tool.name} are no JSON ({error}) and nothing was done. "
+                "Send the call again."
+            ) from error
+        value = _completed(text)
+    if not isinstance(value, dict):
+        raise ToolError(f"The arguments of {tool.name} are not a JSON object. {_signature(tool)}")
+    # A half of a surrogate pair (a cut emoji) cannot be written to any file.
+    cleaned: dict[str, Any] = _well_formed(value) if "\\ud" in text.lower() else value
+    return cleaned
+
+
+def cut_off(name: str) -> str:
+    """What the model reads of a call to the tool ``name`` whose end may be missing."""
+    return (
+        f"The arguments of {name} end in the middle and nothing was done. "
+        "Send the call again, long content in several parts."
+    )
+
+
+def _completed(text: str) -> object:
+    """A guess at what a model meant; None where nobody can tell."""
+    import json_repair
+
+    try:
+        return json_repair.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _well_formed(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_well_formed(item) for item in value]
+    if isinstance(value, dict):
+        return {_well_formed(key): _well_formed(item) for key, item in value.items()}
+    return value
+
+
+def _validated(tool: AnyTool, values: Mapping[str, Any]) -> Any:
+    # `null` is how many models write "not given".
+    given = {
+        name: value
+        for name, value in values.items()
+        if value is not None or name in _required(tool)
+    }
+    try:
+        return tool.arguments.model_validate(given)
+    except ValidationError as error:
+        problems = "; ".join(_problem(tool, detail) for detail in error.errors(include_url=False))
+        raise ToolError(
+            f"Wrong arguments for {tool.name}: {problems}. {_signature(tool)}"
+        ) from error
+
+
+def _problem(tool: AnyTool, detail: ErrorDetails) -> str:
+    field = ".".join(map(str, detail["loc"])) or "arguments"
+    if detail["type"] == "missing":
+        return f"{field} is required"
+    if detail["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(field, _properties(tool), n=1)
+        return f"there is no {field}" + (f" (did you mean {near[0]}?)" if near else "")
+    given = one_line(repr(detail["input"]), 60)
+    return f"{field}: {detail['msg'][:1].lower()}{detail['msg'][1:]}, not {given}"
+
+
+def _signature(tool: AnyTool) -> str:
+    """The parameters of a tool in a line, as a reminder."""
+    required = _required(tool)
+    parameters = (
+        f"{name} ({schema.get('type', 'any')}{', required' if name in required else ''})"
+        for name, schema in _properties(tool).items()
+    )
+    return f"Parameters: {_list(parameters) or 'none'}."
+
+
+def _properties(tool: AnyTool) -> Mapping[str, Mapping[str, Any]]:
+    properties: Mapping[str, Mapping[str, Any]] = tool.spec().parameters.get("properties", {})
+    return properties
+
+
+def _required(tool: AnyTool) -> frozenset[str]:
+    return frozenset(tool.spec().parameters.get("required", ()))
