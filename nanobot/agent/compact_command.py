@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from nanobot.agent.report import ContextMeter, ContextReport
-from nanobot.agent.turn import ModelSource
 from nanobot.agent.window import CHARACTERS, View, Window
 from nanobot.core.commands import Command, Invocation
 from nanobot.core.events import ignore
+from nanobot.core.ports import ModelSource
 from nanobot.session.entries import EntryKind
 from nanobot.session.log import SessionLog
 

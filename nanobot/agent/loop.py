@@ -12,7 +12,6 @@ from loguru import logger
 from nanobot.agent.context import ContextBuilder, Sender
 from nanobot.agent.turn import (
     Drain,
-    ModelSource,
     Settlement,
     TurnLimits,
     nothing_arrived,
@@ -44,7 +43,7 @@ from nanobot.core.events import (
 )
 from nanobot.core.identity import Role, Trust
 from nanobot.core.messages import InboundMessage, Unanswered
-from nanobot.core.ports import ChosenModel, Clock
+from nanobot.core.ports import ChosenModel, Clock, ModelSource
 from nanobot.core.tokens import tool_tokens
 from nanobot.core.tool import Effect, ToolContext, ToolOutput
 from nanobot.core.turn_header import HeaderFilter, without_header

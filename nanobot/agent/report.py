@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.turn import ModelSource
 from nanobot.agent.window import CHARACTERS
 from nanobot.core.chat import AssistantMessage, ToolMessage
 from nanobot.core.identity import Role
+from nanobot.core.ports import ModelSource
 from nanobot.core.tokens import MESSAGE_TOKENS, message_tokens, text_tokens, tool_tokens
 from nanobot.session.entries import Entry, EntryKind
 from nanobot.session.log import SessionLog

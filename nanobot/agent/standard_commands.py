@@ -9,11 +9,10 @@ from typing import Protocol
 
 from nanobot.agent.context import age
 from nanobot.agent.report import ContextMeter, in_lines
-from nanobot.agent.turn import ModelSource
 from nanobot.core.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.core.errors import ProviderError
 from nanobot.core.identity import Role, Trust
-from nanobot.core.ports import Clock
+from nanobot.core.ports import Clock, ModelSource
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog, in_words

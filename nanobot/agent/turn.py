@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from nanobot.core.chat import Usage
 from nanobot.core.identity import Trust
 from nanobot.core.messages import InboundMessage
-from nanobot.core.ports import ChosenModel
 from nanobot.session.entries import Draft
 
 Drain: TypeAlias = Callable[[], tuple[InboundMessage, ...]]
@@ -19,21 +18,6 @@ Drain: TypeAlias = Callable[[], tuple[InboundMessage, ...]]
 def nothing_arrived() -> tuple[InboundMessage, ...]:
     """A ``Drain`` for turns that cannot be steered."""
     return ()
-
-
-class ModelSource(Protocol):
-    """Where the loop gets the model of a turn from."""
-
-    def choose(self, model: str | None) -> ChosenModel:
-        """The model named, or the configured one. Raises ProviderError when there is none."""
-        ...
-
-    async def prepare(self, model: str | None, *, load: bool = True) -> str:
-        """Find out what only the model's server knows, before ``choose``.
-
-        ``load``: the server may load the model for that. Returns what a person should know, or "".
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,8 +172,8 @@ def _stored(cli: CliContext) -> tuple[dict[str, dict[str, Any]], Any]:
     from dataclasses import asdict
 
     from nanobot.bus.bus import last_chat_in
-    from nanobot.cron import runs as job_runs
     from nanobot.cron.jobs import Places
+    from nanobot.store import job_runs
 
     served = _served(cli)
     if not cli.home.database.exists():

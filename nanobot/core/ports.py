@@ -57,6 +57,21 @@ class ChosenModel:
     reasoning_effort: str | None = None
 
 
+class ModelSource(Protocol):
+    """Where a turn, a compaction or a consolidation gets its model from."""
+
+    def choose(self, model: str | None) -> ChosenModel:
+        """The model named, or the configured one. Raises ProviderError when there is none."""
+        ...
+
+    async def prepare(self, model: str | None, *, load: bool = True) -> str:
+        """Find out what only the model's server knows, before ``choose``.
+
+        ``load``: the server may load the model for that. Returns what a person should know, or "".
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelState:
     """How a channel does: ``detail`` is a line for the operator, ``last_error`` "" for none."""

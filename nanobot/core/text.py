@@ -84,3 +84,15 @@ def _read_json5(text: str) -> object:
     except pyjson5.Json5Exception as error:
         raise ValueError(error.args[0]) from error
     return value
+
+
+def readable_size(size: int) -> str:
+    """A number of bytes as people write it, such as ``1.2 KB``."""
+    if size < 1000:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("KB", "MB", "GB"):
+        amount /= 1000
+        if amount < 999.95:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1000:.1f} TB"

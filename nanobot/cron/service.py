@@ -21,11 +21,11 @@ from nanobot.core.messages import (
     OutboundMessage,
 )
 from nanobot.core.ports import Clock
-from nanobot.cron import runs as job_runs
 from nanobot.cron.jobs import Job, JobFile, Places, Signature, milliseconds, moment
-from nanobot.cron.runs import JobState
 from nanobot.cron.schedule import LATE, At, local_zone, next_after
+from nanobot.store import job_runs
 from nanobot.store.database import Database
+from nanobot.store.job_runs import JobState
 
 LOOK_S = 0.4
 """Seconds between two looks at whether the file was changed: one stat."""

@@ -11,11 +11,10 @@ from functools import partial
 
 from loguru import logger
 
-from nanobot.agent.turn import ModelSource
 from nanobot.core.chat import SystemMessage, UserMessage
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.identity import Trust
-from nanobot.core.ports import ChosenModel, Clock
+from nanobot.core.ports import ChosenModel, Clock, ModelSource
 from nanobot.memory.answer import Digest, Event, Unusable, read_digest, tool_spec
 from nanobot.memory.batch import Part, cut_place, is_message, size_of
 from nanobot.memory.edits import edits_from_json, edits_to_json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import fcntl
 import os
@@ -432,3 +433,33 @@ def _reason(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "is a symbolic link that leads nowhere or in a circle"
     return error.strerror or str(error)
+
+
+def existing(paths: Paths, text: str, access: Access = Access.READ) -> Path:
+    """Resolve a path that must exist; a miss names what is nearest to it."""
+    path = paths.resolve(text, access)
+    if not os.path.lexists(path):
+        raise ToolError(_missing(paths, path))
+    return path
+
+
+def _missing(paths: Paths, path: Path) -> str:
+    ancestor = path.parent
+    while not ancestor.is_dir():
+        ancestor = ancestor.parent
+    wanted = path.relative_to(ancestor).parts[0]
+    try:
+        with os.scandir(ancestor) as entries:
+            names = [entry.name for entry, _ in zip(entries, range(5000), strict=False)]
+    except OSError:
+        names = []
+    folded = {name.casefold(): name for name in names}
+    near = difflib.get_close_matches(wanted.casefold(), folded, n=3, cutoff=0.6)
+    place = paths.show(ancestor)
+    where = "the workspace" if place == "." else place
+    if ancestor != path.parent:
+        where = f"{where} has no {wanted}/"
+    else:
+        where = f"nothing of that name is in {where}"
+    hint = f"; nearest: {', '.join(folded[name] for name in near)}" if near else ""
+    return f"{paths.show(path)} does not exist ({where}{hint})."

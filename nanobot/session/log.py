@@ -14,7 +14,6 @@ from loguru import logger
 from nanobot.core.chat import ToolMessage
 from nanobot.core.identity import Trust
 from nanobot.core.ports import Clock
-from nanobot.cron.runs import is_open
 from nanobot.session.calibration import Calibration
 from nanobot.session.entries import (
     Draft,
@@ -28,6 +27,7 @@ from nanobot.session.entries import (
 )
 from nanobot.session.usage import ModelCall, record_in
 from nanobot.store.database import Database
+from nanobot.store.job_runs import is_open
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from nanobot.core.errors import ToolError
 from nanobot.core.events import Notice
 from nanobot.core.identity import Trust
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
-from nanobot.safety.paths import PathResolver, Paths
+from nanobot.safety.paths import PathResolver, Paths, existing
 from nanobot.shell.background import BackgroundProcesses
 from nanobot.shell.commands import CommandResult, CommandRunner
 from nanobot.shell.hints import destruction_in
 from nanobot.shell.sandbox import SandboxMode
-from nanobot.tools.files import existing
 
 LONGEST_S = 3600.0
 

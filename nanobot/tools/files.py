@@ -18,9 +18,10 @@ from typing import BinaryIO
 from pydantic import Field
 
 from nanobot.core.errors import ToolError
+from nanobot.core.text import readable_size
 from nanobot.core.tool import ArgumentsT, Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.internet.reading import DocumentReader
-from nanobot.safety.paths import Access, PathResolver, Paths
+from nanobot.safety.paths import Access, PathResolver, Paths, existing
 from nanobot.safety.redaction import MASK
 from nanobot.store.files import alone_with_files
 from nanobot.tools.images import SOURCE_BYTES, Pictures, mime_of, too_large
@@ -168,48 +169,6 @@ class ListDir(Tool[ListDirArguments]):
     async def run(self, args: ListDirArguments, context: ToolContext) -> ToolOutput:
         paths = self._resolver.for_context(context)
         return ToolOutput(await asyncio.to_thread(_list, paths, args))
-
-
-def existing(paths: Paths, text: str, access: Access = Access.READ) -> Path:
-    """Resolve a path that must exist; a miss names what is nearest to it."""
-    path = paths.resolve(text, access)
-    if not os.path.lexists(path):
-        raise ToolError(_missing(paths, path))
-    return path
-
-
-def readable_size(size: int) -> str:
-    """A number of bytes as people write it, such as ``1.2 KB``."""
-    if size < 1000:
-        return f"{size} B"
-    amount = float(size)
-    for unit in ("KB", "MB", "GB"):
-        amount /= 1000
-        if amount < 999.95:
-            return f"{amount:.1f} {unit}"
-    return f"{amount / 1000:.1f} TB"
-
-
-def _missing(paths: Paths, path: Path) -> str:
-    ancestor = path.parent
-    while not ancestor.is_dir():
-        ancestor = ancestor.parent
-    wanted = path.relative_to(ancestor).parts[0]
-    try:
-        with os.scandir(ancestor) as entries:
-            names = [entry.name for entry, _ in zip(entries, range(5000), strict=False)]
-    except OSError:
-        names = []
-    folded = {name.casefold(): name for name in names}
-    near = difflib.get_close_matches(wanted.casefold(), folded, n=3, cutoff=0.6)
-    place = paths.show(ancestor)
-    where = "the workspace" if place == "." else place
-    if ancestor != path.parent:
-        where = f"{where} has no {wanted}/"
-    else:
-        where = f"nothing of that name is in {where}"
-    hint = f"; nearest: {', '.join(folded[name] for name in near)}" if near else ""
-    return f"{paths.show(path)} does not exist ({where}{hint})."
 
 
 class _TextFile:

@@ -18,10 +18,9 @@ from pydantic import Field
 
 from nanobot.core.errors import ToolError
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
-from nanobot.safety.paths import PathResolver, Paths
+from nanobot.safety.paths import PathResolver, Paths, existing
 from nanobot.shell.process_tree import uninterrupted
 from nanobot.tools import search_worker
-from nanobot.tools.files import existing
 from nanobot.tools.search_worker import IGNORE_FILES, Outcome, Request
 
 SEARCH_SECONDS = 15.0

@@ -15,6 +15,7 @@ from PIL import Image as Pillow
 
 from nanobot.core.errors import ToolError
 from nanobot.core.identity import Role, Trust
+from nanobot.core.text import readable_size
 from nanobot.core.tool import ToolOutput
 from nanobot.internet.reading import DocumentReader
 from nanobot.safety.paths import PathResolver
@@ -30,7 +31,6 @@ from nanobot.tools.files import (
     ReadFileArguments,
     WriteFile,
     WriteFileArguments,
-    readable_size,
 )
 from nanobot.tools.images import Pictures
 from tests.fakes.pdf import pdf
