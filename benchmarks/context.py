@@ -16,7 +16,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from nanobot.core.tokens import text_tokens
+from nanobot.core.text import text_tokens
 
 ROOT = Path(__file__).parent.parent
 MOST = 3000
@@ -62,7 +62,7 @@ def fixed_part(folder: Path) -> dict[str, str]:
 async def _fixed_part(folder: Path) -> dict[str, str]:
     from nanobot.app import open_app
     from nanobot.config.loader import load_config
-    from nanobot.core.tokens import wire_form
+    from nanobot.core.text import wire_form
     from nanobot.store.home import Home
 
     home = Home(folder / ".nanobot")

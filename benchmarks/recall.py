@@ -24,7 +24,7 @@ from statistics import mean, median, quantiles
 from benchmarks.recalled import colleague, essays, friends, owner
 from benchmarks.recalled.world import Asked, Said, World
 from nanobot.core.chat import AssistantMessage, ChatMessage, UserMessage
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.recall.recall import Recall
 from nanobot.recall.results import page_text
 from nanobot.recall.values import Sources

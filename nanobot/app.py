@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.admin import Desk
-from nanobot.agent.compact_command import compact_command
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop, Profile
 from nanobot.agent.report import ContextMeter
-from nanobot.agent.standard_commands import standard_commands
+from nanobot.agent.standard_commands import compact_command, standard_commands
 from nanobot.agent.turn import TurnLimits
+from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dead_letters import handle_letters
 from nanobot.bus.dispatcher import Dispatcher, QueueMode
@@ -30,21 +30,19 @@ from nanobot.core.commands import CommandTable
 from nanobot.core.errors import ProviderError
 from nanobot.core.ports import Clock
 from nanobot.core.tool import ToolContext
-from nanobot.cron.commands import cron_command
 from nanobot.cron.jobs import JobFile
 from nanobot.cron.service import CronService
-from nanobot.cron.tool import Cron
+from nanobot.cron.tool import Cron, cron_command
 from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
 from nanobot.internet.fetch import web_tools
-from nanobot.memory.commands import memory_command
 from nanobot.memory.consolidation import Consolidator, MemorySettings
 from nanobot.memory.progress import Digests
-from nanobot.memory.store import MemoryStore
-from nanobot.providers import registry
+from nanobot.memory.store import MemoryStore, memory_command
+from nanobot.providers import catalogue
+from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.refusals import Refusals
-from nanobot.providers.tls import TLS
 from nanobot.recall.recall import Recall
 from nanobot.recall.tool import RecallTool
 from nanobot.recall.values import Sources
@@ -57,20 +55,16 @@ from nanobot.shell.background import BackgroundProcesses
 from nanobot.shell.commands import CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
 from nanobot.skills import SkillOverride, SkillsLoader
-from nanobot.skills.slash import RESERVED, skills_command
+from nanobot.skills.commands import RESERVED, skills_command
 from nanobot.skills.switches import OffSource, SkillSwitches
 from nanobot.store.database import Database
-from nanobot.store.home import Home
-from nanobot.store.shipped import workspace_templates_dir
-from nanobot.store.workspace import seed
-from nanobot.subagents.manager import PROFILE, SubagentManager
-from nanobot.subagents.tool import Spawn
+from nanobot.store.home import Home, seed, workspace_templates_dir
+from nanobot.subagents.manager import PROFILE, Spawn, SubagentManager
 from nanobot.takeover import take_over
 from nanobot.tools.images import Pictures
 from nanobot.tools.message import Message
 from nanobot.tools.plugins import Plugins, load_plugins
 from nanobot.tools.registry import AnyTool, ToolRegistry, default_tools
-from nanobot.tools.spill import Spill
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +213,7 @@ async def open_app(
         pictures = Pictures(home)
         search = config.tools.web.search
         brave_key = search.api_key.get_secret_value() or environ.get("BRAVE_API_KEY", "")
-        redactor = Redactor([*all_secrets(config), *registry.keys_in(environ), brave_key])
+        redactor = Redactor([*all_secrets(config), *catalogue.keys_in(environ), brave_key])
         served = enabled_channels(config.channels)
         cron = CronService(job_file, database, bus, clock, served=served)
         heartbeat = HeartbeatService(

@@ -18,8 +18,7 @@ from nanobot.core.chat import (
 from nanobot.core.errors import ProviderError
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChosenModel
-from nanobot.core.text import head_and_tail
-from nanobot.core.tokens import text_tokens
+from nanobot.core.text import head_and_tail, text_tokens
 from nanobot.core.turn_header import without_header
 from nanobot.prompts import render
 from nanobot.session.entries import Entry, EntryKind

@@ -12,7 +12,7 @@ from typing import Protocol
 from loguru import logger
 
 from nanobot.core.chat import ChatMessage, Image, SystemMessage, UserMessage
-from nanobot.core.identity import Role
+from nanobot.core.messages import Role
 from nanobot.core.turn_header import TIME, TurnHeader
 from nanobot.prompts import render
 from nanobot.prompts.excerpt import BOOTSTRAP_FILES, FILE_CAP, MEMORY, excerpt, too_long

@@ -16,7 +16,7 @@ from nanobot.agent.turn import (
     TurnLimits,
     nothing_arrived,
 )
-from nanobot.agent.window import CHARACTERS, Gauge, View, Window
+from nanobot.agent.window import CHARACTERS, Gauge, Spill, View, Window
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -41,10 +41,9 @@ from nanobot.core.events import (
     UsageReported,
     ignore,
 )
-from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage, Unanswered
+from nanobot.core.messages import InboundMessage, Role, Trust, Unanswered
 from nanobot.core.ports import ChosenModel, Clock, ModelSource
-from nanobot.core.tokens import tool_tokens
+from nanobot.core.text import tool_tokens
 from nanobot.core.tool import Effect, ToolContext, ToolOutput
 from nanobot.core.turn_header import HeaderFilter, without_header
 from nanobot.prompts import render
@@ -53,10 +52,9 @@ from nanobot.session.history import fold, legal_call, open_calls, violations
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import ModelCall
 from nanobot.skills import SkillsSnapshot
-from nanobot.skills.slash import SkillCall, instruction_or_text, skill_call
+from nanobot.skills.commands import SkillCall, instruction_or_text, skill_call
 from nanobot.tools.images import Attached, Pictures, as_shown, has_pictures, without_past_pictures
 from nanobot.tools.registry import ToolRegistry, ToolResult, cut_off
-from nanobot.tools.spill import Spill
 
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
 """Stands in for an answer that stayed empty; it never enters the history."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.window import CHARACTERS
 from nanobot.core.chat import AssistantMessage, ToolMessage
-from nanobot.core.identity import Role
+from nanobot.core.messages import Role
 from nanobot.core.ports import ModelSource
-from nanobot.core.tokens import MESSAGE_TOKENS, message_tokens, text_tokens, tool_tokens
+from nanobot.core.text import MESSAGE_TOKENS, message_tokens, text_tokens, tool_tokens
 from nanobot.session.entries import Entry, EntryKind
 from nanobot.session.log import SessionLog
 from nanobot.tools.images import without_past_pictures

@@ -8,15 +8,62 @@ from datetime import datetime
 from typing import Protocol
 
 from nanobot.agent.context import age
-from nanobot.agent.report import ContextMeter, in_lines
+from nanobot.agent.report import ContextMeter, ContextReport, in_lines
+from nanobot.agent.window import CHARACTERS, View, Window
 from nanobot.core.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.core.errors import ProviderError
-from nanobot.core.identity import Role, Trust
+from nanobot.core.events import ignore
+from nanobot.core.messages import Role, Trust
 from nanobot.core.ports import Clock, ModelSource
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog, in_words
 from nanobot.subagents.manager import named
+
+NOTHING = "There is nothing to sum up yet."
+UNSUMMED = (
+    "The model could not sum the conversation up, so its older part is left out as it is; it "
+    "stays in the log."
+)
+
+
+def compact_command(
+    sessions: SessionLog, models: ModelSource, window: Window, meter: ContextMeter
+) -> Command:
+    """The command; it waits its turn like a message, so that nothing else changes the session."""
+
+    async def compact(invocation: Invocation) -> str:
+        inbound = invocation.inbound
+        key = inbound.session_key
+        before = await meter.report(key, inbound.role, inbound.model)
+        settings = await sessions.settings(key)
+        chosen = models.choose(inbound.model or settings.model)
+        live = await sessions.live(key, most=CHARACTERS * chosen.context_window)
+        view = View(
+            inbound=inbound,
+            chosen=chosen,
+            entries=await window.begun(live),
+            used=before.used,
+            fixed=before.fixed_tokens,
+            factor=await sessions.calibration.factor(chosen.model),
+            emit=ignore,
+        )
+        entries = await window.compact(view, invocation.argument)
+        if entries is None:
+            return NOTHING
+        after = await meter.report(key, inbound.role, inbound.model)
+        assert entries[0].kind is EntryKind.COMPACTED, "a compaction begins with its mark"
+        lines = [f"Summed up: {_tokens(before)} tokens before, {_tokens(after)} after."]
+        if not entries[0].model:
+            lines = [f"{UNSUMMED} {_tokens(before)} tokens before, {_tokens(after)} after."]
+        return "\n".join(lines)
+
+    return Command("compact", "sum up what was said so far: /compact [what matters]", compact)
+
+
+def _tokens(report: ContextReport) -> str:
+    return f"{report.used:,}"
+
 
 GREETING = (
     "Hello, I am nanobot, your assistant. Write to me as you would to a colleague. For example:\n"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nanobot.core.chat import Usage
-from nanobot.core.identity import Trust
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Trust
 from nanobot.session.entries import Draft
 
 Drain: TypeAlias = Callable[[], tuple[InboundMessage, ...]]

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from nanobot.agent.loop import NO_ANSWER
 from nanobot.agent.turn import Settlement
-from nanobot.core.identity import Origin, Trust
 from nanobot.core.messages import (
     AnswerKind,
     Cause,
     InboundMessage,
+    Origin,
     OutboundMessage,
+    Trust,
 )
 from nanobot.core.text import fence, one_line
 from nanobot.prompts import render

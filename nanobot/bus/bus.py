@@ -18,13 +18,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from nanobot.agent.turn import Settlement
 from nanobot.core.chat import AssistantMessage
-from nanobot.core.identity import Origin, Role
 from nanobot.core.messages import (
     AnswerKind,
     AnswerRule,
     InboundMessage,
     OpenErrand,
+    Origin,
     OutboundMessage,
+    Role,
 )
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line

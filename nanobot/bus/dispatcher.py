@@ -22,8 +22,14 @@ from nanobot.core.chat import Usage, UserMessage
 from nanobot.core.commands import Command, CommandTable, Invocation
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.events import Emit, Notice, TextDelta, ignore
-from nanobot.core.identity import Origin, Trust
-from nanobot.core.messages import AnswerKind, InboundMessage, OutboundMessage, Unanswered
+from nanobot.core.messages import (
+    AnswerKind,
+    InboundMessage,
+    Origin,
+    OutboundMessage,
+    Trust,
+    Unanswered,
+)
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.prompts import render

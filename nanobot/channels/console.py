@@ -18,10 +18,8 @@ from nanobot.bus.dispatcher import Outcome, TurnStopped
 from nanobot.channels import socket_protocol as protocol
 from nanobot.core.errors import ConfigError, ProviderError
 from nanobot.core.events import Emit, Event
-from nanobot.core.identity import Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Media, new_id
-from nanobot.store.home import Home
-from nanobot.store.sockets import short_name
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Media, Role, new_id
+from nanobot.store.home import Home, short_name
 
 Ask: TypeAlias = Callable[[InboundMessage, Emit], Awaitable[Outcome]]
 RequestHandler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]

@@ -52,7 +52,7 @@ def agent(
     attended = sys.stdin.isatty() or sys.stderr.isatty()
     question = Question(text, session, model, attended)
     if image:
-        from nanobot.cli.pictures import with_pictures
+        from nanobot.cli.one_shot import with_pictures
 
         question = with_pictures(question, image, cli.home)
     raise typer.Exit(ask_once(cli, question, as_json=as_json, markdown=markdown, logs=logs))

@@ -7,8 +7,7 @@ from typing import Any
 
 import typer
 
-from nanobot.cli.context import CliContext
-from nanobot.cli.exits import EXIT_FAILURE
+from nanobot.cli.context import EXIT_FAILURE, CliContext
 
 bus_app = typer.Typer(
     help="Show, retry or drop messages that could not be handled or delivered.",

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nanobot.cli.context import CliContext
-from nanobot.cli.exits import EXIT_NO_GATEWAY
+from nanobot.cli.context import EXIT_NO_GATEWAY, CliContext
 from nanobot.cli.show import printable
 from nanobot.core.text import one_line
 

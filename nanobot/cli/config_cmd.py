@@ -89,7 +89,7 @@ def set_(
 @config_app.command()
 def check(ctx: typer.Context, as_json: _Json = False) -> None:
     """Say whether all is valid (else exit code 2)."""
-    from nanobot.config.hints import config_hints
+    from nanobot.config.compat import config_hints
     from nanobot.config.loader import load_config
 
     context = _context(ctx)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nanobot.config import family, jsonc
+from nanobot.config import compat, jsonc
 from nanobot.config.keys import (
     FREE,
     KeyPath,
@@ -52,7 +52,7 @@ def set_value(
     raw: str,
     environ: Mapping[str, str],
     *,
-    plugin_channels: Installed = family.installed_channels,
+    plugin_channels: Installed = compat.installed_channels,
     clock: Clock = _now,
 ) -> Change:
     """Set one dotted key; see ``set_values``."""
@@ -64,7 +64,7 @@ def set_values(
     changes: Sequence[tuple[str, str]],
     environ: Mapping[str, str],
     *,
-    plugin_channels: Installed = family.installed_channels,
+    plugin_channels: Installed = compat.installed_channels,
     clock: Clock = _now,
 ) -> Change:
     """Set dotted keys (either spelling) in the file, which is made if there is none.
@@ -120,7 +120,7 @@ def _target(names: Sequence[str], installed: Installed) -> tuple[KeyPath, Node]:
     """What a key means: one of ours, else one of the family's or of an installed channel's."""
     if follow(names) is None:
         place, wrong = beyond(names)
-        if family.is_unserved(place, wrong) or (place == ("channels",) and wrong in installed()):
+        if compat.is_unserved(place, wrong) or (place == ("channels",) and wrong in installed()):
             return tuple(names), FREE
     return resolve(names)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import typer
 
-from nanobot.cli.context import CliContext
-from nanobot.cli.exits import EXIT_FAILURE
+from nanobot.cli.context import EXIT_FAILURE, CliContext
 
 cron_app = typer.Typer(no_args_is_help=True, help="Reminders and scheduled tasks.")
 
@@ -21,7 +20,7 @@ def list_(
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
     """List the jobs, their next runs and how the last one went."""
-    from nanobot.cron.edits import described
+    from nanobot.cron.jobs import described
 
     cli: CliContext = context.obj
     now = datetime.now(UTC)
@@ -66,8 +65,7 @@ def add(
 ) -> None:
     """Add a job: a task for the assistant, or a reminder."""
     from nanobot.core.errors import JobError
-    from nanobot.cron.edits import NOT_RUNNING, described
-    from nanobot.cron.jobs import Payload, Wish
+    from nanobot.cron.jobs import NOT_RUNNING, Payload, Wish, described
 
     cli: CliContext = context.obj
     if (channel is None) != (to is None):
@@ -117,7 +115,7 @@ def run(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None
     """Run a job now, wait for it, and print its result."""
     from nanobot.channels.socket_protocol import Question
     from nanobot.cli.one_shot import ask_once
-    from nanobot.cron.edits import find
+    from nanobot.cron.jobs import find
 
     cli: CliContext = context.obj
     find(_edits(cli).file.load(), job)
@@ -126,15 +124,14 @@ def run(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None
 
 
 def _switch(cli: CliContext, job: str, *, enabled: bool) -> None:
-    from nanobot.cron.edits import described
+    from nanobot.cron.jobs import described
 
     now = datetime.now(UTC)
     typer.echo(described(_edits(cli).update(job, now, enabled=enabled), now))
 
 
 def _edits(cli: CliContext) -> Any:
-    from nanobot.cron.edits import JobEdits
-    from nanobot.cron.jobs import JobFile
+    from nanobot.cron.jobs import JobEdits, JobFile
 
     return JobEdits(JobFile(cli.home.cron_jobs))
 

@@ -35,14 +35,14 @@ def desk(cli: CliContext) -> Iterator[Ask]:
 
 @contextmanager
 def _own(cli: CliContext) -> Iterator[Ask]:
-    from nanobot import event_loop
+    from nanobot import runtime
     from nanobot.app import open_app
     from nanobot.cli.setup import load, say, set_up_logs
 
     loaded = load(cli)
     set_up_logs(loaded, logs=False)
     opening = open_app(loaded, cli.home, cli.environ, offline_allowed=True, lasting=False)
-    with event_loop.runner() as runner:
+    with runtime.runner() as runner:
         app = runner.run(opening.__aenter__())
         say(app.notice)
         try:

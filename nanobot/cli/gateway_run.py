@@ -4,23 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 import time
+from collections.abc import Mapping
 
 from loguru import logger
 
-from nanobot import __version__, event_loop
+from nanobot import __version__, runtime
 from nanobot.app import open_app
 from nanobot.cli.context import CliContext
-from nanobot.cli.notify import Notifier
 from nanobot.cli.setup import load
-from nanobot.config.hints import config_hints
+from nanobot.config.compat import config_hints
 from nanobot.config.loader import LoadedConfig
 from nanobot.config.masking import all_secrets
 from nanobot.core.errors import ConfigError, GatewayError
 from nanobot.gateway import serve
 from nanobot.logs import log_to_file, log_to_stderr
 from nanobot.store.lock import HomeLock
+
+
+class Notifier:
+    """Sends states to ``NOTIFY_SOCKET``; without one everything here does nothing."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._address = environ.get("NOTIFY_SOCKET", "")
+        self._interval_us = int(environ.get("WATCHDOG_USEC") or 0)
+
+    def tell(self, state: str) -> None:
+        """Send one state, such as ``READY=1``.
+
+        A supervisor that does not read, or has gone, neither holds the event loop up nor ends us.
+        """
+        if not self._address:
+            return
+        address = self._address.replace("@", "\0", 1) if self._address[0] == "@" else self._address
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+            connection.setblocking(False)
+            try:
+                connection.sendto(state.encode(), address)
+            except OSError as error:
+                logger.warning("the supervisor could not be told {}: {}", state, error)
+
+    async def feed_watchdog(self) -> None:
+        """Say that the event loop is alive, twice in each interval the supervisor allows."""
+        while self._interval_us:
+            self.tell("WATCHDOG=1")
+            await asyncio.sleep(self._interval_us / 2_000_000)
+
 
 _POLL_S = 0.1
 
@@ -36,7 +67,7 @@ def run(cli: CliContext, *, verbose: bool) -> None:
         log_to_file(cli.home, all_secrets(loaded.config), verbose=verbose)
         for hint in config_hints(loaded.config):
             logger.warning("{}", hint)
-        event_loop.run(_serve(cli, loaded))
+        runtime.run(_serve(cli, loaded))
 
 
 def _acquire(lock: HomeLock, cli: CliContext) -> None:

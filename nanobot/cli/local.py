@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 
-from nanobot import event_loop
+from nanobot import runtime
 from nanobot.app import App, open_app
 from nanobot.channels.console import ConsoleServer, inbound_of, reply_of
 from nanobot.channels.socket_protocol import Question, Reply
@@ -76,7 +76,7 @@ class LocalTalk:
 
     def _run(self) -> None:
         try:
-            event_loop.run(self._main())
+            runtime.run(self._main())
         except BaseException as error:
             if self._started.done():
                 raise

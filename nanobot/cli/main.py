@@ -9,20 +9,20 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from nanobot import garbage
+from nanobot import gc_tuning
 from nanobot.cli.agent_cmd import agent
 from nanobot.cli.bus_cmd import bus_app
 from nanobot.cli.channels_cmd import channels_app
 from nanobot.cli.config_cmd import config_app
-from nanobot.cli.context import CliContext
-from nanobot.cli.cron_cmd import cron_app
-from nanobot.cli.exits import (
+from nanobot.cli.context import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
     EXIT_NO_GATEWAY,
     EXIT_PROVIDER,
     EXIT_USAGE,
+    CliContext,
 )
+from nanobot.cli.cron_cmd import cron_app
 from nanobot.cli.gateway_cmd import gateway
 from nanobot.cli.memory_cmd import memory_app
 from nanobot.cli.onboard_cmd import onboard
@@ -80,7 +80,7 @@ def options(
 
 def main() -> None:
     """Run the program; every expected failure is one clear text on stderr and an exit code."""
-    garbage.starting()
+    gc_tuning.starting()
     _streams()
     try:
         _check_arguments(sys.argv[1:])
@@ -119,7 +119,7 @@ def main() -> None:
             file=sys.stderr,
         )
         code = EXIT_FAILURE
-    garbage.ending()
+    gc_tuning.ending()
     sys.exit(code if isinstance(code, int) else 0)
 
 

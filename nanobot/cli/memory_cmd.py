@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from nanobot.cli.context import EXIT_FAILURE
 from nanobot.cli.desk import desk, local_time, print_json
-from nanobot.cli.exits import EXIT_FAILURE
 from nanobot.cli.recall_cmd import register
 
 memory_app = typer.Typer(

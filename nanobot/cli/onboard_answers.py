@@ -25,7 +25,7 @@ from nanobot.cli.onboard_plan import (
 from nanobot.cli.show import printable
 from nanobot.core.errors import ConfigError, ProviderError
 from nanobot.providers import ollama
-from nanobot.providers.registry import BY_NAME, SPECS
+from nanobot.providers.catalogue import BY_NAME, SPECS
 
 _Wrong: TypeAlias = Callable[[str], str]
 """Says what is wrong with an answer, "" for nothing."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from nanobot.cli.context import CliContext
-from nanobot.cli.exits import EXIT_INTERRUPTED
+from nanobot.cli.context import EXIT_INTERRUPTED, CliContext
 from nanobot.store.home import Home
 
 if TYPE_CHECKING:
@@ -118,8 +117,7 @@ def _write_workspace(cli: CliContext) -> bool:
     """Create the files the workspace lacks; whether there were any."""
     from nanobot.config.loader import load_config
     from nanobot.core.errors import StoreUnavailable
-    from nanobot.store.shipped import workspace_templates_dir
-    from nanobot.store.workspace import seed
+    from nanobot.store.home import seed, workspace_templates_dir
 
     workspace = load_config(cli.home.config_file, cli.environ).workspace
     try:
@@ -137,7 +135,7 @@ def _say_what_is(
     cli: CliContext, present: Present, answers: Answers, found: Found, plan: Additions
 ) -> None:
     """Where things stand now: the model, the keys that stayed, what may surprise."""
-    from nanobot.config.hints import config_hints
+    from nanobot.config.compat import config_hints
     from nanobot.core.errors import ProviderError
 
     print()

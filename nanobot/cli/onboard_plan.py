@@ -14,7 +14,7 @@ from nanobot.config.loader import LoadedConfig, parse_document, read_text
 from nanobot.config.schema import address_of
 from nanobot.core.errors import ProviderError
 from nanobot.providers import ollama
-from nanobot.providers.registry import BY_NAME, SPECS, ProviderSpec, choose
+from nanobot.providers.catalogue import BY_NAME, SPECS, ProviderSpec, choose
 
 SUGGESTED: Mapping[str, str] = {
     "openrouter": "anthropic/claude-sonnet-4.5",

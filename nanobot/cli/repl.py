@@ -13,8 +13,7 @@ from typing import TypeAlias
 
 from nanobot import __version__
 from nanobot.channels.socket_protocol import Question, Reply
-from nanobot.cli.context import CliContext
-from nanobot.cli.exits import EXIT_INTERRUPTED
+from nanobot.cli.context import EXIT_INTERRUPTED, CliContext
 from nanobot.cli.show import StderrProgress, moves, printable, styled
 from nanobot.cli.talk import SocketTalk, Talk
 from nanobot.core.errors import GatewayError, NanobotError

@@ -56,7 +56,7 @@ class SkillsError(NanobotError):
 @skills_app.command(name="list")
 def list_(ctx: typer.Context, as_json: _Json = False) -> None:
     """All skills: how each stands, and its tokens in every prompt."""
-    from nanobot.skills.slash import section_tokens, state_of
+    from nanobot.skills.commands import section_tokens, state_of
 
     snapshot = _Desk.of(ctx).snapshot()
     total = section_tokens(snapshot)
@@ -89,8 +89,8 @@ def list_(ctx: typer.Context, as_json: _Json = False) -> None:
 @skills_app.command()
 def show(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """One skill: what it says of itself, how it stands, and its text."""
+    from nanobot.skills.commands import state_of
     from nanobot.skills.reader import read_text
-    from nanobot.skills.slash import state_of
 
     snapshot = _Desk.of(ctx).snapshot()
     standing = _standing(snapshot, name)
@@ -112,8 +112,8 @@ def check(
 
     What a skill lacks on this machine and that its owner switched it off is shown, and no problem.
     """
-    from nanobot.skills.install.lint import lint
-    from nanobot.skills.slash import in_place_of
+    from nanobot.skills.commands import in_place_of
+    from nanobot.skills.install.package import lint
     from nanobot.skills.switches import BY_OWNER
 
     desk = _Desk.of(ctx)
@@ -451,7 +451,7 @@ def _standing(snapshot: SkillsSnapshot, name: str) -> Standing:
 
 
 def _shown(snapshot: SkillsSnapshot, standing: Standing) -> dict[str, Any]:
-    from nanobot.skills.slash import state_of
+    from nanobot.skills.commands import state_of
 
     skill = standing.skill
     return {

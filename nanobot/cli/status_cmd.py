@@ -1,4 +1,4 @@
-"""``nanobot status``: what is configured, what runs, what is broken and how to mend it."""
+"""nanobot status: what is configured, what runs, where the tokens go."""
 
 from __future__ import annotations
 
@@ -8,13 +8,83 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nanobot.cli.context import CliContext
+from nanobot.cli.context import EXIT_PROVIDER, CliContext
+from nanobot.core.messages import whole_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nanobot.config.loader import LoadedConfig
     from nanobot.config.schema import ExecConfig
+
+
+def show_context(cli: CliContext, session: str, *, as_json: bool) -> None:
+    """Print the report of one session, as a table or as JSON."""
+    report = _asked(cli, whole_key(session))
+    if "error" in report:
+        typer.echo(f"nanobot: {report['error']}", err=True)
+        raise typer.Exit(EXIT_PROVIDER)
+    if as_json:
+        typer.echo(json.dumps(report, ensure_ascii=False, indent=2))
+        return
+    for line in _context_lines(report):
+        typer.echo(line)
+
+
+def _asked(cli: CliContext, session: str) -> dict[str, Any]:
+    """Have whoever holds the home answer, else open it under its lock."""
+    from nanobot.cli.talk import SocketTalk
+
+    talk = SocketTalk.connect(cli.home)
+    if talk is not None:
+        with talk:
+            return talk.request("context", {"session": session})
+    from nanobot.cli.setup import load, say, set_up_logs
+    from nanobot.store.lock import HomeLock
+
+    loaded = load(cli)
+    set_up_logs(loaded, logs=False)
+    with HomeLock(cli.home, "status command") as lock:
+        lock.take()
+
+        import asyncio
+
+        from nanobot.app import open_app
+
+        async def answer() -> dict[str, Any]:
+            async with open_app(loaded, cli.home, cli.environ, offline_allowed=True) as app:
+                say(app.notice)
+                return {**await app.context_of({"session": session})}
+
+        return asyncio.run(answer())
+
+
+def _context_lines(report: dict[str, Any]) -> list[str]:
+    """The report as a person reads it."""
+    from nanobot.cli.show import printable
+
+    room = report["window"] - report["reserve"]
+    how = (
+        "corrected by what the provider reports"
+        if report["calibrated"]
+        else "estimated; nothing is known of this model's own count yet"
+    )
+    parts = [
+        *((name, count) for name, count in report["fixed"].items()),
+        ("the fixed part", sum(report["fixed"].values())),
+        *((f"history: {name}", count) for name, count in report["history"].items()),
+        ("all together", report["used"]),
+    ]
+    return [
+        f"{printable(report['session'])}, {printable(report['model'])}",
+        f"window {report['window']:,} tokens, {report['reserve']:,} of them for the answer: "
+        f"{report['percent']} % of {room:,} used",
+        "",
+        *(f"{count:>9,}  {printable(name)}" for name, count in parts),
+        "",
+        f"Tokens are {how}.",
+    ]
+
 
 _DEAD_SHOWN = 5
 _PROBE_LIMIT_S = 3.0
@@ -45,13 +115,11 @@ def status(
 ) -> None:
     """Show what is configured, running and broken, and how to mend it."""
     if tokens:
-        from nanobot.cli.context_cmd import show_context
-
         show_context(context.obj, session, as_json=as_json)
         return
     from nanobot.cli.channels_cmd import channel_rows
     from nanobot.cli.setup import load
-    from nanobot.config.hints import config_hints
+    from nanobot.config.compat import config_hints
 
     cli: CliContext = context.obj
     loaded = load(cli, again=True)
@@ -101,15 +169,17 @@ def _holder(cli: CliContext) -> dict[str, Any]:
 def _model(cli: CliContext, loaded: LoadedConfig) -> dict[str, str]:
     """Which model would answer, through which provider and why."""
     from nanobot.core.errors import ProviderError
-    from nanobot.providers import registry
+    from nanobot.providers import catalogue
 
     defaults, providers = loaded.config.agents.defaults, loaded.config.providers
     if defaults.model is None:
-        if any(registry.configured(providers, {})):
+        if any(catalogue.configured(providers, {})):
             return {"model": "none chosen: `nanobot config set agents.defaults.model MODEL`"}
         return {"model": "offline (built in): `nanobot onboard` connects a real one"}
     try:
-        choice = registry.choose(defaults.model, providers, cli.environ, explicit=defaults.provider)
+        choice = catalogue.choose(
+            defaults.model, providers, cli.environ, explicit=defaults.provider
+        )
     except ProviderError as error:
         return {"model": defaults.model, "provider": f"none: {error}"}
     fallbacks = ", ".join(defaults.fallback_models)

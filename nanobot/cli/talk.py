@@ -13,8 +13,7 @@ from nanobot.channels import socket_protocol as protocol
 from nanobot.channels.socket_protocol import Question, Reply
 from nanobot.core.errors import GatewayError
 from nanobot.core.events import Event
-from nanobot.store.home import Home
-from nanobot.store.sockets import short_name
+from nanobot.store.home import Home, short_name
 
 CONNECT_S = 5.0
 

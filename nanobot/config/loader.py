@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from nanobot.config import family, jsonc
+from nanobot.config import compat, jsonc
 from nanobot.config.keys import dotted
 from nanobot.config.reading import Installed, Reading
 from nanobot.config.schema import Config
@@ -42,7 +42,7 @@ def load_config(
     path: Path,
     environ: Mapping[str, str],
     *,
-    plugin_channels: Installed = family.installed_channels,
+    plugin_channels: Installed = compat.installed_channels,
 ) -> LoadedConfig:
     """Read the file (none: defaults), lay the environment's overrides over it, check all.
 
@@ -84,7 +84,7 @@ def parse_config(
     path: Path,
     environ: Mapping[str, str],
     *,
-    plugin_channels: Installed = family.installed_channels,
+    plugin_channels: Installed = compat.installed_channels,
     overlay: bool = True,
     tolerate_unset: bool = False,
 ) -> LoadedConfig:

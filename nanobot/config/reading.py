@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from pydantic import ValidationError
 
-from nanobot.config import family, jsonc
+from nanobot.config import compat, jsonc
+from nanobot.config.compat import UNREAD
 from nanobot.config.keys import (
     FREE,
     KeyPath,
@@ -31,7 +32,6 @@ from nanobot.config.keys import (
     words_of,
 )
 from nanobot.config.schema import ChannelsConfig, Config, PluginChannelConfig, Section
-from nanobot.config.unread import UNREAD
 
 PREFIX = "NANOBOT_"
 _DEEPEST = 64
@@ -192,19 +192,19 @@ class Reading:
         here = (*path, name)
         if section is PluginChannelConfig:
             return FREE
-        unserved = family.is_unserved(path, name)
+        unserved = compat.is_unserved(path, name)
         channel = section is ChannelsConfig and isinstance(item, dict)
         on = channel and self._is_on(item)
         if section is ChannelsConfig and (on or not unserved) and self._is_installed(name):
             return PluginChannelConfig
         off = channel and "enabled" in item and not on
-        if not (unserved or off or family.says_nothing(item)):
+        if not (unserved or off or compat.says_nothing(item)):
             self._note(here, f"unknown key; {nearest(path, name)}")
             return None
         self._unserved[here] = None
-        for place in family.protecting(here, item):
+        for place in compat.protecting(here, item):
             self._note(place, _PROTECTS_NOTHING)
-        if on and name not in family.ALWAYS_ON:
+        if on and name not in compat.ALWAYS_ON:
             text = f"expected false, found true: this nanobot does not serve the channel {name}"
             self._channels.append(_Problem((*here, "enabled"), text, self._variable))
         return None

@@ -19,7 +19,7 @@ NanobotError
 └── GatewayError           the process that holds the home cannot be used by this one
 """
 
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 
 
 class NanobotError(Exception):

@@ -1,10 +1,21 @@
-"""Text helpers that several parts share: shortening, fences, JSON as models write it."""
+"""Text helpers: shortening, fences, JSON as models write it, and estimates of tokens."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
+from collections.abc import Iterable
+
+from nanobot.core.chat import (
+    AssistantMessage,
+    ChatMessage,
+    SystemMessage,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
 
 UNTRUSTED_MARK = "(from untrusted content)"
 """What lines of MEMORY.md and paragraphs of HISTORY.md end in that were learnt from outside."""
@@ -96,3 +107,60 @@ def readable_size(size: int) -> str:
         if amount < 999.95:
             return f"{amount:.1f} {unit}"
     return f"{amount / 1000:.1f} TB"
+
+
+PICTURE_TOKENS = 1600
+"""What a picture within the limits costs, at most providers."""
+MESSAGE_TOKENS = 4
+"""What a message or a call costs beside its text: role and marks."""
+
+_LETTER, _SIGN, _OTHER = 0.21, 0.62, 0.37
+_WORDS = bytes(range(ord("A"), ord("Z") + 1)) + bytes(range(ord("a"), ord("z") + 1)) + b" "
+_ASCII = bytes(range(128))
+
+
+def text_tokens(text: str) -> int:
+    """Tokens of a text, about; 0 for an empty one."""
+    data = text.encode("utf-8", "replace")
+    unlike_words = len(data.translate(None, _WORDS))
+    beyond_ascii = len(data.translate(None, _ASCII))
+    return math.ceil(
+        _LETTER * (len(data) - unlike_words)
+        + _SIGN * (unlike_words - beyond_ascii)
+        + _OTHER * beyond_ascii
+    )
+
+
+def message_tokens(message: ChatMessage) -> int:
+    """Tokens of a message as it is sent: text, calls, pictures, signed thoughts.
+
+    Bare reasoning is left out: few providers want it back, and of those the reports tell.
+    """
+    total = MESSAGE_TOKENS + text_tokens(message.content)
+    match message:
+        case SystemMessage():
+            pass
+        case UserMessage(images=images) | ToolMessage(images=images):
+            total += len(images) * PICTURE_TOKENS
+        case AssistantMessage():
+            for call in message.tool_calls:
+                total += MESSAGE_TOKENS + text_tokens(call.name) + text_tokens(call.arguments)
+            for block in message.thinking_blocks:
+                total += text_tokens(json.dumps(dict(block)))
+    return total
+
+
+def tool_tokens(tools: Iterable[ToolSpec]) -> int:
+    """Tokens of the tools' schemas as they are sent."""
+    return sum(text_tokens(wire_form(tool)) for tool in tools)
+
+
+def wire_form(tool: ToolSpec) -> str:
+    """A tool as Chat Completions has it, in JSON without spaces."""
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
+    document = {"type": "function", "function": function}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from nanobot.core.chat import Image, ToolSpec
 from nanobot.core.events import Emit, ignore
-from nanobot.core.identity import Origin, Principal, Trust
+from nanobot.core.messages import Origin, Principal, Trust
 
 
 class Effect(StrEnum):

@@ -13,12 +13,14 @@ from zoneinfo import ZoneInfo
 from loguru import logger
 
 from nanobot.core.errors import JobError, StoreError
-from nanobot.core.identity import Origin, Principal, Role
 from nanobot.core.messages import (
     AnswerRule,
     Cause,
     InboundMessage,
+    Origin,
     OutboundMessage,
+    Principal,
+    Role,
 )
 from nanobot.core.ports import Clock
 from nanobot.cron.jobs import Job, JobFile, Places, Signature, milliseconds, moment

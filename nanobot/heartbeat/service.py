@@ -1,8 +1,9 @@
-"""HeartbeatService: posts one turn for all of HEARTBEAT.md, when there is anything in it."""
+"""HeartbeatService: posts a turn for HEARTBEAT.md when it has content."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,17 +16,34 @@ from loguru import logger
 
 from nanobot.config.schema import HeartbeatConfig
 from nanobot.core.errors import StoreError
-from nanobot.core.identity import Origin, Role
 from nanobot.core.messages import (
     AnswerKind,
     AnswerRule,
     InboundMessage,
+    Origin,
     OutboundMessage,
+    Role,
 )
 from nanobot.core.ports import Clock
-from nanobot.heartbeat.content import has_tasks
 from nanobot.prompts import render
 from nanobot.prompts.excerpt import FILE_CAP, excerpt
+
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_NOTHING = re.compile(
+    r"""\s*(?:
+        \#{1,6}(?:\s.*)?                              # a heading
+      | (?:[-*+]|\d+[.)])?\s*(?:\[[ xX]?\])?          # a bullet, an empty check box, nothing
+      | (?:-{3,}|\*{3,}|_{3,}|={3,})                  # a rule
+    )\s*""",
+    re.VERBOSE,
+)
+
+
+def has_tasks(text: str) -> bool:
+    """Whether anything is left but headings, comments, rules and empty check boxes."""
+    plain = _COMMENT.sub("", text.removeprefix("\ufeff"))
+    return not all(_NOTHING.fullmatch(line) for line in plain.splitlines())
+
 
 SESSION = "heartbeat"
 KEPT_BEATS = 3

@@ -29,8 +29,10 @@ from nanobot.internet.addresses import (
     Network,
     NetworkError,
     Resolver,
+    Url,
+    UrlRefused,
+    parse_url,
 )
-from nanobot.internet.urls import Url, UrlRefused, parse_url
 
 USER_AGENT = f"nanobot/{__version__}"
 

@@ -14,14 +14,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.text import fence, readable_size
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
-from nanobot.internet.addresses import Network, Resolver
+from nanobot.internet.addresses import Network, Resolver, parse_url
 from nanobot.internet.client import Limits, Response, SafeClient, TLSContexts
 from nanobot.internet.reading import DocumentReader, Reading, decoded, visible
 from nanobot.internet.search import Brave, DuckDuckGo, SearchEngine, WebSearch
-from nanobot.internet.urls import parse_url
 
 FETCHED_CHARACTERS = 20_000
 

@@ -15,12 +15,12 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 from pydantic.json_schema import SkipJsonSchema
 
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.text import fence, one_line
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
+from nanobot.internet.addresses import UrlRefused, parse_url
 from nanobot.internet.client import USER_AGENT, Response, SafeClient
 from nanobot.internet.reading import decoded, visible
-from nanobot.internet.urls import UrlRefused, parse_url
 
 MOST_RESULTS = 10
 LONGEST_QUERY = 400

@@ -13,10 +13,19 @@ from loguru import logger
 
 from nanobot.core.chat import SystemMessage, UserMessage
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.ports import ChosenModel, Clock, ModelSource
-from nanobot.memory.answer import Digest, Event, Unusable, read_digest, tool_spec
-from nanobot.memory.batch import Part, cut_place, is_message, size_of
+from nanobot.memory.batch import (
+    Digest,
+    Event,
+    Part,
+    Unusable,
+    cut_place,
+    is_message,
+    read_digest,
+    size_of,
+    tool_spec,
+)
 from nanobot.memory.edits import edits_from_json, edits_to_json
 from nanobot.memory.progress import Batch, Digests, DigestState, Standing, is_service
 from nanobot.memory.store import MemoryStore

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.prompts.excerpt import HEADING, headings
 

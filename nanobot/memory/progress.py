@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from nanobot.core.chat import UserMessage
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.ports import Clock
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import append_in, session_settings

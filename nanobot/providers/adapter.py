@@ -18,7 +18,6 @@ from nanobot.core.chat import (
 from nanobot.core.errors import Refused, RetryLater
 from nanobot.core.events import Emit, Notice, ignore
 from nanobot.providers.answer import Answer
-from nanobot.providers.cache_marks import marked
 from nanobot.providers.easing import EFFORT, USAGE, Options, eased
 from nanobot.providers.failures import (
     ConnectionBroke,
@@ -30,8 +29,8 @@ from nanobot.providers.failures import (
 from nanobot.providers.orders import LONG_CALL_IDS, USER_AFTER_TOOL, ordered
 from nanobot.providers.quirks import QuirksOf
 from nanobot.providers.refusals import EVERY_MODEL, Refusals
-from nanobot.providers.thinking_blocks import may_think
-from nanobot.providers.wire import Wire, call_ids, read_pictures, wire_messages, wire_tools
+from nanobot.providers.thinking import may_think
+from nanobot.providers.wire import Wire, call_ids, marked, read_pictures, wire_messages, wire_tools
 
 _MOST_EASINGS = 8
 

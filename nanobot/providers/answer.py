@@ -10,8 +10,7 @@ from typing import Any
 from nanobot.core.chat import FinishReason, LLMResponse, ToolCall, Usage
 from nanobot.core.events import Emit, ReasoningDelta, TextDelta
 from nanobot.providers.failures import EndpointRefused, Garbled, failure_in_document
-from nanobot.providers.thinking import Split, ThinkSplitter
-from nanobot.providers.thinking_blocks import ThinkingBlocks
+from nanobot.providers.thinking import Split, ThinkingBlocks, ThinkSplitter
 from nanobot.providers.wire import nine_characters
 
 _CUT_BY_LENGTH = {"length", "max_tokens", "model_length"}

@@ -1,15 +1,42 @@
-"""HTTP connections to one endpoint, spread over several pools."""
+"""HTTP connections to model endpoints: pools, and the TLS context that all clients share."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import httpx
 
 from nanobot.providers.failures import ConnectionBroke, system_reason
-from nanobot.providers.tls import TLS
+
+if TYPE_CHECKING:
+    import ssl
+
+
+class TLS:
+    """Makes the context on first use, in a thread: it costs 60 to 105 ms and is needed once."""
+
+    def __init__(self, create: Callable[[], ssl.SSLContext] | None = None) -> None:
+        self._create = create or _verifying
+        self._making = asyncio.Lock()
+        self._context: ssl.SSLContext | None = None
+
+    async def context(self) -> ssl.SSLContext:
+        """The context; it verifies certificates as httpx does by default."""
+        async with self._making:
+            if self._context is None:
+                self._context = await asyncio.to_thread(self._create)
+            return self._context
+
+
+def _verifying() -> ssl.SSLContext:
+    import httpx
+
+    return httpx.create_ssl_context()
+
 
 _KEEP_ALIVE_S = 60.0
 

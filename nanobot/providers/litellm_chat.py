@@ -1,10 +1,14 @@
-"""The adapter for every provider that litellm speaks to in the provider's own protocol."""
+"""The adapter for providers that litellm speaks to in their own protocol."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,21 +18,149 @@ from loguru import logger
 from nanobot.core.ports import Clock
 from nanobot.providers.adapter import WAIT_FOR_USAGE_S, Adapter, shorten
 from nanobot.providers.answer import Answer
-from nanobot.providers.credentials import checked
+from nanobot.providers.catalogue import checked
 from nanobot.providers.easing import Options
 from nanobot.providers.failures import (
     ConnectionBroke,
     Endpoint,
     EndpointRefused,
+    Failure,
     Garbled,
+    failure_in_body,
+    failure_in_document,
+    retry_after,
     system_reason,
 )
-from nanobot.providers.litellm_ending import Ending
-from nanobot.providers.litellm_failures import failure_of, is_litellms
 from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.quirks import QuirksOf, quirks_at
 from nanobot.providers.refusals import Refusals
 from nanobot.providers.wire import Wire
+
+# Gemini's last chunk; in the model's own words such a name stands behind a backslash.
+_GEMINI_ENDS = re.compile(r"""(?<!\\)["'](?:finishReason|blockReason)["']\s*:""")
+
+
+class Ending:
+    """Watches a ``CustomStreamWrapper``, from before its first chunk on.
+
+    A stream that breaks off looks complete. Mostly ``received_finish_reason`` is None then; but of
+    Gemini's streams it always is, and each of their chunks claims to be the last. There the lines
+    that litellm reads are looked at as they pass. A line of JSON that is cut off stays in litellm's
+    buffer; at the end of the lines its iterator would return None from it for ever, without
+    yielding to the event loop.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._seen = False
+        inner = stream.completion_stream
+        if type(inner).__module__.startswith("litellm.llms.vertex_ai.gemini"):
+            inner.streaming_response = self._watched(inner, inner.streaming_response)
+
+    def was_real(self) -> bool:
+        """Whether the provider said why the model stopped."""
+        return self._seen or self._stream.received_finish_reason is not None
+
+    async def _watched(self, inner: Any, lines: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for line in lines:
+            text = line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line)
+            self._seen = self._seen or bool(_GEMINI_ENDS.search(text))
+            yield line
+        if inner.accumulated_json:
+            inner.accumulated_json = ""
+            self._seen = False
+
+
+# "litellm.RateLimitError: AnthropicException - …", "GeminiException BadRequestError - …"
+_WRAPPING = re.compile(r"^(?:litellm\.)?\w+(?:Error|Exception)(?: \w+Error)?(?::| -)\s*")
+_ADVICE = re.compile(r"\.? Handle with `litellm\.\w+`\.?.*$", re.DOTALL)
+_BYTES = re.compile(r"^b(['\"]).*\1$", re.DOTALL)
+_KINDS = {
+    "ContextWindowExceededError": "context_length_exceeded",
+    "ContentPolicyViolationError": "content_filter",
+    "AuthenticationError": "authentication_error",
+}
+
+
+def is_litellms(error: Exception) -> bool:
+    """Whether litellm, or the SDK it builds on, raised this on purpose."""
+    return type(error).__module__.split(".")[0] in {"litellm", "openai", "httpx"}
+
+
+def failure_of(error: Any, now: datetime) -> Failure | str:
+    """What the endpoint refused, or the reason why there is no connection to it.
+
+    Litellm's own status is 500 for the lack of a connection and for what it does not know; the
+    first-hand one is in the exception of the provider's module behind it. The provider's answer
+    stands in the exception's text behind several prefixes.
+    """
+    error = getattr(error, "original_exception", None) or error
+    status = _status(_first_hand(error)) or _status(error)
+    text = _unwrapped(str(getattr(error, "message", "") or error))
+    if status in {0, 408, 500, 503} and not text.startswith("{"):
+        reason = system_reason(error)
+        if reason is not None:
+            return reason
+    failure = _read(status, text)
+    named = {_KINDS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _KINDS}
+    said = (
+        headers
+        for one in _chain(error)
+        for headers in (
+            getattr(one, "litellm_response_headers", None),
+            getattr(one, "headers", None),
+            getattr(getattr(one, "response", None), "headers", None),
+        )
+    )
+    waits = (retry_after(headers, now) for headers in said if headers)
+    wait_s = next((wait for wait in waits if wait is not None), failure.wait_s)
+    return replace(failure, codes=failure.codes | named, wait_s=wait_s)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and those it was made of."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _first_hand(error: BaseException) -> BaseException | None:
+    """The exception of the provider's own module which litellm made its own of."""
+    theirs = (one for one in _chain(error) if type(one).__module__.startswith("litellm.llms."))
+    return next((one for one in theirs if _status(one)), None)
+
+
+def _status(error: BaseException | None) -> int:
+    status = getattr(error, "status_code", 0)
+    return status if isinstance(status, int) else 0
+
+
+def _read(status: int, text: str) -> Failure:
+    """The provider's own error, whose JSON the text may hold."""
+    start, end = text.find("{"), text.rfind("}")
+    if 0 <= start < end:
+        try:
+            document = json.loads(text[start : end + 1])
+        except (ValueError, RecursionError):
+            document = None
+        if isinstance(document, dict) and document:
+            return failure_in_document(status, document)
+    return failure_in_body(status, text.encode("utf-8", "replace"))
+
+
+def _unwrapped(text: str) -> str:
+    text = _ADVICE.sub("", text.strip())
+    while (rest := _WRAPPING.sub("", text)) != text:
+        text = rest
+    text = text.strip()
+    if _BYTES.match(text):
+        try:
+            text = ast.literal_eval(text).decode("utf-8", "replace")
+        except (ValueError, SyntaxError):
+            return text
+    return text
+
 
 _ENDINGS = ("/v1/messages", "/v1/chat/completions", "/chat/completions", "/v1")
 _ROOTED = {"anthropic", "ollama_chat"}

@@ -9,19 +9,18 @@ from loguru import logger
 from nanobot.config.schema import AgentDefaults, ProvidersConfig
 from nanobot.core.errors import AuthFailed, ConfigError, ProviderError
 from nanobot.core.ports import ChosenModel, LLMProvider
-from nanobot.providers import registry
-from nanobot.providers.fallback import Candidate, Fallback, Outages
-from nanobot.providers.known_models import DEFAULT_WINDOW, context_window, reasons, sees
+from nanobot.providers import catalogue
+from nanobot.providers.catalogue import DEFAULT_WINDOW, context_window, reasons, sees
+from nanobot.providers.connections import TLS
 from nanobot.providers.litellm_chat import LiteLLMChat
 from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.offline import OfflineModel
-from nanobot.providers.ollama_chat import OllamaChat, is_ollama
+from nanobot.providers.ollama import OllamaChat, is_ollama
 from nanobot.providers.openai_chat import OpenAIChat
 from nanobot.providers.quirks import quirks_at
 from nanobot.providers.refusals import Refusals
-from nanobot.providers.retry import Retrying
-from nanobot.providers.tls import TLS
+from nanobot.providers.resilient import Candidate, Fallback, Outages, Retrying
 
 _LITTLE = 16_384
 """With less context than this there is hardly room beside the assistant's own instructions."""
@@ -60,7 +59,7 @@ class Models:
     @property
     def is_offline(self) -> bool:
         """Whether no model is configured at all, so that the offline one answers."""
-        return self._defaults.model is None and not any(registry.configured(self._providers, {}))
+        return self._defaults.model is None and not any(catalogue.configured(self._providers, {}))
 
     def choose(self, model: str | None) -> ChosenModel:
         """The model named, or the configured one, or with nothing configured the offline one.
@@ -125,7 +124,7 @@ class Models:
         logger.warning("{}", warning)
         return warning
 
-    def explain(self, model: str) -> registry.Choice:
+    def explain(self, model: str) -> catalogue.Choice:
         """Which provider serves a model and why; raises AuthFailed as ``choose`` does.
 
         ``agents.defaults.provider`` holds for the configured model, and for others unless their
@@ -135,11 +134,11 @@ class Models:
         if (
             explicit != "auto"
             and model != self._defaults.model
-            and not registry.BY_NAME[explicit].gateway
-            and registry.named_by_prefix(model, self._providers, self._environ) is not None
+            and not catalogue.BY_NAME[explicit].gateway
+            and catalogue.named_by_prefix(model, self._providers, self._environ) is not None
         ):
             explicit = "auto"
-        return registry.choose(model, self._providers, self._environ, explicit=explicit)
+        return catalogue.choose(model, self._providers, self._environ, explicit=explicit)
 
     def describe(self, model: str | None) -> str:
         """A line for a person: the model, through which provider and why, and what stands in."""
@@ -177,7 +176,7 @@ class Models:
         """The model and those that stand in for it."""
         return tuple(dict.fromkeys((name, *self._defaults.fallback_models)))
 
-    def _chosen(self, choice: registry.Choice) -> ChosenModel:
+    def _chosen(self, choice: catalogue.Choice) -> ChosenModel:
         window = self._window(choice)
         reflect = self._defaults.reflect
         reasonless = reasons(choice.model, choice.override) is False
@@ -192,7 +191,7 @@ class Models:
             reasoning_effort=self._defaults.reasoning_effort,
         )
 
-    def _window(self, choice: registry.Choice) -> int:
+    def _window(self, choice: catalogue.Choice) -> int:
         """A model's own configured window, else the one for all, else what is known of it.
 
         It is no larger than what an Ollama said.
@@ -217,7 +216,7 @@ class Models:
             )
         return ChosenModel(OfflineModel(), OFFLINE, 8192, 0.0, DEFAULT_WINDOW)
 
-    def _adapter(self, choice: registry.Choice) -> LLMProvider:
+    def _adapter(self, choice: catalogue.Choice) -> LLMProvider:
         adapter = self._adapters.get(choice.spec.name)
         if adapter is None:
             try:
@@ -227,10 +226,10 @@ class Models:
             adapter = self._adapters[choice.spec.name] = Retrying(made)
         return adapter
 
-    def _made(self, choice: registry.Choice) -> LLMProvider:
+    def _made(self, choice: catalogue.Choice) -> LLMProvider:
         spec, settings, defaults = choice.spec, choice.settings, self._defaults
         headers = {name: value.get_secret_value() for name, value in settings.extra_headers.items()}
-        overrides = registry.overrides(spec, settings)
+        overrides = catalogue.overrides(spec, settings)
         quirks = quirks_at(spec.name, through_litellm=choice.uses_litellm, overrides=overrides)
         if choice.uses_litellm:
             return LiteLLMChat(

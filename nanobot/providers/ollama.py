@@ -1,11 +1,17 @@
-"""Finds an Ollama that runs on this machine, to be offered where no model is configured."""
+"""Ollama on this machine: found, asked for its context, and kept within it."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
-from collections.abc import Mapping
-from urllib.parse import urlsplit
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from nanobot.providers.failures import ConnectionBroke
+from nanobot.providers.openai_chat import OpenAIChat
 
 PORT = 11434
 _WAIT_S = 0.3
@@ -49,3 +55,68 @@ def _where(environ: Mapping[str, str]) -> tuple[str, int]:
         host, port = None, None
     # What it listens on everywhere is reached on loopback.
     return ("127.0.0.1" if host in (None, "0.0.0.0", "::") else host), port or PORT
+
+
+_USUAL_CONTEXT = 4096
+_ASK_S = 5.0
+_NUM_CTX = re.compile(r"^num_ctx\s+(\d+)", re.MULTILINE)
+
+
+def is_ollama(name: str, base_url: str) -> bool:
+    """Whether a provider is an Ollama, by its name or the port of its address."""
+    return name == "ollama" or urlsplit(base_url).port == PORT
+
+
+class OllamaChat(OpenAIChat):
+    """The adapter of one server.
+
+    Ollama gives a model a context when it loads it. What is longer it cuts, and does not say so.
+    """
+
+    async def context(self, model: str, *, usual: str, load: bool) -> int | None:
+        """Tokens of context that the server gives ``model``; None where it does not say.
+
+        Follows Ollama's API: ``/api/ps`` tells of loaded models, ``/api/show`` of a model's own
+        parameters. Where neither does, the server decides when it loads the model, which is
+        asked for if ``load``. ``usual``: ``OLLAMA_CONTEXT_LENGTH`` or "", for servers that are too
+        old to tell.
+        """
+        try:
+            if (running := await self._running(model)) is not None:
+                return running
+            shown = await self._told("POST", "/api/show", {"model": model})
+            facts = shown["model_info"].items()
+            trained: list[int] = [value for key, value in facts if key.endswith(".context_length")]
+            if own := _NUM_CTX.search(shown.get("parameters", "")):
+                return min(int(own[1]), *trained)
+            if not load:
+                return None
+            await self._told("POST", "/api/generate", {"model": model}, self._total_timeout_s)
+            return await self._running(model) or min(int(usual or _USUAL_CONTEXT), *trained)
+        except (ConnectionBroke, TimeoutError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # no Ollama, or one whose fault the request itself will show
+
+    async def _running(self, model: str) -> int | None:
+        """The context of a loaded model; None where it is not loaded or not told."""
+        full_name = model if ":" in model else f"{model}:latest"
+        loaded = (await self._told("GET", "/api/ps"))["models"]
+        lengths: Iterator[int | None] = (
+            one.get("context_length") for one in loaded if one["model"] == full_name
+        )
+        return next((length for length in lengths if length), None)
+
+    async def _told(
+        self, method: str, path: str, body: Any = None, wait_s: float = _ASK_S
+    ) -> dict[str, Any]:
+        """The server's document; raises ValueError where it refuses."""
+        connections = await self._connected()
+        content = b"" if body is None else json.dumps(body).encode()
+        url = urljoin(self._endpoint.url, path)
+        async with (
+            asyncio.timeout(wait_s),
+            connections.send(method, url, self._headers, content) as response,
+        ):
+            if not response.is_success:
+                raise ValueError(f"{path}: {response.status_code}")
+            told: dict[str, Any] = json.loads(await response.aread())
+        return told

@@ -14,8 +14,8 @@ from nanobot.core.errors import ConfigError
 from nanobot.core.ports import Clock
 from nanobot.providers.adapter import WAIT_FOR_END_S, WAIT_FOR_USAGE_S, Adapter, shorten
 from nanobot.providers.answer import Answer
-from nanobot.providers.body import BodyReader
-from nanobot.providers.credentials import checked
+from nanobot.providers.catalogue import checked
+from nanobot.providers.connections import TLS
 from nanobot.providers.easing import Options
 from nanobot.providers.failures import (
     Endpoint,
@@ -26,7 +26,7 @@ from nanobot.providers.failures import (
 )
 from nanobot.providers.quirks import QuirksOf, quirks_of
 from nanobot.providers.refusals import Refusals
-from nanobot.providers.tls import TLS
+from nanobot.providers.stream import BodyReader
 from nanobot.providers.wire import Wire, encode_body, rough_size
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nanobot.providers.known_models import bare, reasons, sees
+from nanobot.providers.catalogue import bare, reasons, sees
 
 if TYPE_CHECKING:
     from nanobot.config.schema import ModelOverride

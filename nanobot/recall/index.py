@@ -16,7 +16,7 @@ from loguru import logger
 
 from nanobot.core.chat import AssistantMessage, ToolMessage, UserMessage
 from nanobot.core.errors import StoreUnavailable
-from nanobot.core.identity import Principal, Trust
+from nanobot.core.messages import Principal, Trust
 from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.core.turn_header import read_header
 from nanobot.recall.chunks import Paragraph, paragraphs, pieces

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.text import fence, one_line
 from nanobot.recall.search import Hit, Passage
 

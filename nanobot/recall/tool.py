@@ -7,7 +7,7 @@ from typing import Protocol
 from pydantic import Field
 
 from nanobot.core.errors import StoreUnavailable, ToolError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.recall.recall import MOST_HITS, Found
 from nanobot.recall.values import Asker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanobot.core.identity import Role
+from nanobot.core.messages import Role
 
 EVERYBODY = "*"
 

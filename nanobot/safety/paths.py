@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.tool import ToolContext
 from nanobot.store.files import write_atomic
 from nanobot.store.home import Home

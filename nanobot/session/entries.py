@@ -18,7 +18,7 @@ from nanobot.core.chat import (
     Usage,
     UserMessage,
 )
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 
 
 class EntryKind(StrEnum):

@@ -12,9 +12,8 @@ from typing import Any
 from loguru import logger
 
 from nanobot.core.chat import ToolMessage
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.ports import Clock
-from nanobot.session.calibration import Calibration
 from nanobot.session.entries import (
     Draft,
     Entry,
@@ -25,7 +24,7 @@ from nanobot.session.entries import (
     replaced_of,
     usage_of,
 )
-from nanobot.session.usage import ModelCall, record_in
+from nanobot.session.usage import Calibration, ModelCall, record_in
 from nanobot.store.database import Database
 from nanobot.store.job_runs import is_open
 

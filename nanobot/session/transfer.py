@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.core.chat import AssistantMessage, ChatMessage, ToolCall, ToolMessage, UserMessage
-from nanobot.core.identity import Principal, Role, Trust
-from nanobot.core.messages import whole_key
+from nanobot.core.messages import Principal, Role, Trust, whole_key
 from nanobot.core.ports import Clock
 from nanobot.session.entries import Draft, EntryKind, decode, encode
 from nanobot.store.database import Database

@@ -1,7 +1,6 @@
 """Skills: folders with a SKILL.md that teach the assistant something when it is needed."""
 
-from nanobot.skills.loader import SkillsLoader
-from nanobot.skills.model import (
+from nanobot.skills.eligibility import (
     BrokenSkill,
     Skill,
     SkillBroken,
@@ -12,6 +11,7 @@ from nanobot.skills.model import (
     Source,
     Standing,
 )
+from nanobot.skills.loader import SkillsLoader
 
 __all__ = [
     "BrokenSkill",

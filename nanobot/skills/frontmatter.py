@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
-from nanobot.skills.model import SkillBroken
+from nanobot.skills.eligibility import SkillBroken
 
 HEADER_MAX = 64 * 1024
 """The most bytes a frontmatter may have, fences included."""

@@ -18,10 +18,10 @@ from loguru import logger
 
 from nanobot.core.ports import Clock
 from nanobot.skills.commands import slash_commands
-from nanobot.skills.eligibility import Facts, Rules, command_environment, judge
-from nanobot.skills.frontmatter import plain_values
-from nanobot.skills.model import (
+from nanobot.skills.eligibility import (
     BrokenSkill,
+    Facts,
+    Rules,
     Skill,
     SkillBroken,
     SkillInvocation,
@@ -30,20 +30,25 @@ from nanobot.skills.model import (
     SlashCommand,
     Source,
     Standing,
+    command_environment,
+    judge,
 )
+from nanobot.skills.frontmatter import plain_values
 from nanobot.skills.reader import (
     ALWAYS_TOTAL,
+    CAP,
     SKILL_FILE,
     always_in_context,
+    catalogue_lines,
     in_context,
     read_body,
     read_frontmatter,
     read_skill,
     read_text,
+    summary,
 )
-from nanobot.skills.summary import CAP, catalogue_lines, summary
 from nanobot.skills.switches import NOTHING_OFF, OffSource, OffSwitches, nothing_off
-from nanobot.store.shipped import builtin_skills_dir as shipped_skills_dir
+from nanobot.store.home import builtin_skills_dir as shipped_skills_dir
 
 LOOKUP_INTERVAL = timedelta(minutes=1)
 """How long a program found or missing on PATH is taken for granted while no skill changes."""

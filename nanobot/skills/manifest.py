@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TypedDict, TypeVar
 
 from nanobot.core.text import shortened
+from nanobot.skills.eligibility import InstallKind, InstallSpec, Requirements, SkillBroken
 from nanobot.skills.frontmatter import (
     FALSE_WORDS,
     TRUE_WORDS,
@@ -21,7 +22,6 @@ from nanobot.skills.frontmatter import (
     Scalar,
     json_tree,
 )
-from nanobot.skills.model import InstallKind, InstallSpec, Requirements, SkillBroken
 
 DESCRIPTION_MAX = 1024
 """The most characters a description has (AgentSkills standard); more is cut, with a note."""

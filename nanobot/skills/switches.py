@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.ports import Clock
 from nanobot.skills.reader import SKILL_FILE
 from nanobot.store.files import locked, write_atomic

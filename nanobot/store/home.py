@@ -1,12 +1,16 @@
-"""Every path on disk, in one place."""
+"""Every path on disk, and the data that ships with the program."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+from nanobot.core.errors import StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +141,59 @@ def file_name(key: str) -> str:
     """A reversible file name for any key: percent-encoded, never ``.`` or ``..``."""
     encoded = quote(key, safe="")
     return encoded.replace(".", "%2E") if encoded.strip(".") == "" else encoded
+
+
+LONGEST_NAME = 100
+"""Bytes of a socket's path that every system takes (Linux 107, BSD and macOS 103)."""
+
+
+@contextmanager
+def short_name(path: Path) -> Iterator[str]:
+    """``path``, or while the block lasts a shorter name of the same place, to bind or connect to.
+
+    The shorter one leads through a link in a private temporary directory.
+    """
+    if len(os.fsencode(path)) <= LONGEST_NAME:
+        yield str(path)
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="nanobot-") as folder:
+        link = Path(folder, "run")
+        link.symlink_to(path.parent.absolute(), target_is_directory=True)
+        yield str(link / path.name)
+
+
+_PACKAGE = Path(__file__).parent.parent
+
+
+def builtin_skills_dir() -> Path:
+    """The folder of the built-in skills; raises StoreUnavailable when it was not installed."""
+    return shipped_dir("skills", package=_PACKAGE)
+
+
+def workspace_templates_dir() -> Path:
+    """The folder a new workspace is copied from; raises StoreUnavailable when it is missing."""
+    return shipped_dir("workspace_templates", package=_PACKAGE)
+
+
+def shipped_dir(name: str, *, package: Path) -> Path:
+    """Where ``name`` is: in the package's ``_data`` (a wheel), else beside it (a checkout)."""
+    for place in (package / "_data" / name, package.parent / name):
+        if place.is_dir():
+            return place
+    raise StoreUnavailable(f"{name} is missing from the installation at {package}: reinstall it")
+
+
+def seed(workspace: Path, templates: Path) -> tuple[Path, ...]:
+    """Create the workspace and the template files it lacks; returns what was created."""
+    created = []
+    workspace.mkdir(parents=True, exist_ok=True)
+    for template in sorted(templates.rglob("*.md")):
+        target = workspace / template.relative_to(templates)
+        if target.exists() or target.is_symlink():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(template, target)
+        created.append(target)
+    return tuple(created)

@@ -1,4 +1,4 @@
-"""SubagentManager: posts subagents' tasks, and knows how far each of them is."""
+"""The spawn tool and SubagentManager: posts subagents' tasks and follows them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
+from pydantic import Field
+
 from nanobot.core.errors import ToolError
 from nanobot.core.events import Emit, Event, ToolFinished, ToolStarted
-from nanobot.core.identity import Origin, Trust
 from nanobot.core.messages import (
     AnswerKind,
     AnswerRule,
     Errand,
     InboundMessage,
     OpenErrand,
+    Origin,
+    Trust,
 )
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
+from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.session.log import SessionLog
 
 PROFILE = "subagent"
@@ -187,3 +191,45 @@ def in_short(span: timedelta) -> str:
     if seconds < 120:
         return f"{seconds} s"
     return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+class SpawnArguments(ToolArguments):
+    task: str = Field(min_length=1, description="all that it must know; it sees nothing else")
+    label: str | None = Field(default=None, max_length=80, description="a few words")
+
+
+class Spawn(Tool[SpawnArguments]):
+    """Posts the task under an id made of the call's, so that it is sent exactly once."""
+
+    name = "spawn"
+    description = (
+        "Give a long or separate task to a subagent that works in the background with your tools. "
+        "Its report comes to you as a message; do not wait for it."
+    )
+    effect = Effect.WRITE
+    arguments = SpawnArguments
+
+    def __init__(self, subagents: SubagentManager) -> None:
+        self._subagents = subagents
+
+    async def run(self, args: SpawnArguments, context: ToolContext) -> ToolOutput:
+        if not context.principal.is_owner:
+            raise ToolError("A guest's turn cannot send subagents.")
+        if not args.task.strip():
+            raise ToolError("There is nothing to do: task is empty.")
+        sent = await self._subagents.send(
+            args.task,
+            (args.label or "").strip(),
+            inbound_id=context.inbound_id,
+            call_id=context.call_id,
+            trust=context.trust,
+        )
+        return ToolOutput(
+            f"The subagent “{sent.errand.label}” has the task. Its report will come as a message; "
+            "go on with other work, or end your turn and say what you have begun."
+        )
+
+    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+        if await self._subagents.was_sent(inbound_id, call_id):
+            return "The subagent was sent, just before a restart; its report will come."
+        return "No subagent was sent: a restart came first. Call again if it is still wanted."

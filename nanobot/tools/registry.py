@@ -15,15 +15,14 @@ from pydantic_core import ErrorDetails
 
 from nanobot.core.chat import ToolCall, ToolSpec
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.text import one_line, read_json
 from nanobot.core.tool import DEFAULT_TIMEOUT_S, Effect, Tool, ToolContext, ToolOutput
 from nanobot.internet.reading import DocumentReader
 from nanobot.safety.paths import PathResolver
 from nanobot.shell.background import BackgroundProcesses
 from nanobot.shell.commands import CommandRunner
-from nanobot.shell.exec import Exec
-from nanobot.shell.process_tool import Process
+from nanobot.shell.exec import Exec, Process
 from nanobot.tools.files import EditFile, ListDir, ReadFile, WriteFile
 from nanobot.tools.images import Pictures
 from nanobot.tools.search import FindFiles, Grep

@@ -19,23 +19,21 @@ from pydantic import SecretStr
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.turn import Settlement, TurnLimits
-from nanobot.agent.window import View
+from nanobot.agent.window import Spill, View
 from nanobot.config.schema import AgentDefaults, ModelOverride, ProviderConfig, ProvidersConfig
 from nanobot.core.chat import Image
 from nanobot.core.events import ignore
-from nanobot.core.identity import Role
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Role
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
+from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
 from nanobot.providers.refusals import Refusals
-from nanobot.providers.tls import TLS
 from nanobot.session.log import SessionLog
 from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.registry import ToolRegistry
-from nanobot.tools.spill import Spill
 from tests.fakes import message_rules
 from tests.fakes.message_rules import Rule
 from tests.fakes.model_server import Framing, Ids, ModelServer, Reply, Request

@@ -28,9 +28,9 @@ from nanobot.core.chat import (
 )
 from nanobot.core.errors import BadRequest, ConfigError, ContextOverflow, RetryLater
 from nanobot.core.events import Event, Notice, TextDelta
+from nanobot.providers.connections import TLS
 from nanobot.providers.openai_chat import OpenAIChat
 from nanobot.providers.quirks import Quirks, ReasoningBack
-from nanobot.providers.tls import TLS
 from tests.fakes.model_server import Ending, Framing, ModelServer, Reply, Request
 
 KEY = "sk-fake-0123456789abcdef"
@@ -496,7 +496,7 @@ async def test_only_an_https_endpoint_needs_a_tls_context(server: ModelServer) -
 
 def test_importing_the_adapter_imports_no_http_client() -> None:
     code = (
-        "import sys, nanobot.providers.openai_chat, nanobot.providers.retry;"
+        "import sys, nanobot.providers.openai_chat, nanobot.providers.resilient;"
         "print([name for name in ('httpx', 'pydantic', 'litellm') if name in sys.modules])"
     )
 

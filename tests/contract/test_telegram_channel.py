@@ -11,11 +11,10 @@ import pytest
 from pydantic import SecretStr
 
 from nanobot.channels.telegram.channel import TelegramChannel
-from nanobot.channels.telegram.limits import Limits
+from nanobot.channels.telegram.connections import Limits
 from nanobot.config.schema import TelegramConfig
 from nanobot.core.errors import ConfigError, StoreUnavailable
-from nanobot.core.identity import Role
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Role
 from nanobot.safety.gate import Gate
 from tests.fakes.bot_api import FIRST_UPDATE_ID, BotApi
 from tests.fakes.telegram_channel import (

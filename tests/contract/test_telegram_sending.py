@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from nanobot.channels.telegram.channel import TelegramChannel
-from nanobot.channels.telegram.limits import Limits
-from nanobot.channels.telegram.payload import REPETITION, Payload
+from nanobot.channels.telegram.connections import Limits
+from nanobot.channels.telegram.sending import REPETITION, Payload
 from nanobot.channels.text import Entity, EntityKind, utf16_length
 from nanobot.core.errors import ChannelRetryLater, Undeliverable
 from nanobot.core.events import TextDelta

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.window import Spill
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -25,8 +26,7 @@ from nanobot.core.chat import (
     Usage,
     UserMessage,
 )
-from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Role, Trust
 from nanobot.core.turn_header import TurnHeader
 from nanobot.providers.wire import wire_messages
 from nanobot.session.entries import Draft, EntryKind, Replaced
@@ -36,7 +36,6 @@ from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.registry import ToolRegistry
-from nanobot.tools.spill import Spill
 from tests.crash.wire import refusals
 from tests.fakes.scripted_model import ScriptedModel, says
 

@@ -22,8 +22,7 @@ from typing import Any
 
 from nanobot.bus.bus import MessageBus
 from nanobot.core.messages import OutboundMessage
-from nanobot.cron.edits import JobEdits
-from nanobot.cron.jobs import JobFile, Payload, Wish
+from nanobot.cron.jobs import JobEdits, JobFile, Payload, Wish
 from nanobot.store.database import Database
 from tests.crash.jobs import Job, Kind, Ledger, marks_in, reply_to
 from tests.crash.wire import refusals

@@ -7,8 +7,14 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 from nanobot.bus.bus import MessageBus
-from nanobot.core.identity import Origin, Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, OutboundMessage
+from nanobot.core.messages import (
+    AnswerKind,
+    AnswerRule,
+    InboundMessage,
+    Origin,
+    OutboundMessage,
+    Role,
+)
 from nanobot.store.database import Database
 from tests.e2e.conftest import OWNER, Nanobot, Telegram, eventually
 from tests.fakes.model_replies import Reply

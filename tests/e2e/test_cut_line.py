@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.event_loop import EXIT_STALLED
+from nanobot.runtime import EXIT_STALLED
 from tests.e2e.conftest import NANOBOT, OWNER, Nanobot, Telegram
 from tests.fakes.model_server import Framing, ModelServer, Reply
 
@@ -38,11 +38,11 @@ def test_a_line_of_geminis_stream_that_is_cut_off_is_asked_for_again(
 # watchdog looks more often.
 SPIN = """
 import sys
-from nanobot import event_loop
+from nanobot import runtime
 from nanobot.cli.main import main
 from nanobot.providers.openai_chat import OpenAIChat
 
-event_loop._LOOK_S = 0.5
+runtime._LOOK_S = 0.5
 
 async def spin(*_):
     while True:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
-from nanobot.channels.telegram.payload import REPETITION
+from nanobot.channels.telegram.sending import REPETITION
 from tests.crash.wire import refusals
 from tests.e2e.conftest import OWNER, Nanobot, Telegram, eventually
 from tests.fakes.model_replies import Reply

@@ -26,19 +26,19 @@ ANTHROPIC = "anthropic/claude-sonnet-4-5"
 RUN = (
     IMPORT_SEEN
     + """
-from nanobot.cli import notify
+from nanobot.cli import gateway_run
 from nanobot.cli.main import main
 from nanobot.providers import litellm_package
 
 at_ready = []
-tell = notify.Notifier.tell
+tell = gateway_run.Notifier.tell
 
 def told(self, state):
     if state == "READY=1":
         at_ready.append("litellm" in sys.modules)
     tell(self, state)
 
-notify.Notifier.tell = told
+gateway_run.Notifier.tell = told
 if sys.argv[1] == "blocking":
     async def load(self):
         self._module = litellm_package._imported()

@@ -51,7 +51,7 @@ from pydantic import SecretStr
 from nanobot.config.schema import AgentDefaults, ProviderConfig, ProvidersConfig
 from nanobot.core.chat import UserMessage
 from nanobot.providers.models import Models
-from nanobot.providers.tls import TLS
+from nanobot.providers.connections import TLS
 """
     + IMPORT_SEEN
     + """

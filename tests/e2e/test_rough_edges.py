@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from nanobot.cli.markdown_view import rendered
-from nanobot.cron.edits import NOT_RUNNING
+from nanobot.cron.jobs import NOT_RUNNING
 from tests.e2e.conftest import NANOBOT, Nanobot, Telegram
 from tests.fakes.model_replies import Reply
 from tests.fakes.model_server import ModelServer

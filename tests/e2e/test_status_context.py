@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from nanobot.cli.exits import EXIT_PROVIDER
+from nanobot.cli.context import EXIT_PROVIDER
 from tests.e2e.conftest import OWNER, Nanobot, Telegram
 from tests.fakes.model_replies import Reply
 from tests.fakes.model_server import ModelServer

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from nanobot.core.chat import AssistantMessage, ChatMessage, ToolMessage, UserMessage
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.recall.recall import Recall
 from nanobot.recall.results import page_text
 from nanobot.recall.values import Asker, Sources

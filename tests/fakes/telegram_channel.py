@@ -14,8 +14,8 @@ from pydantic import SecretStr
 
 from nanobot.bus.bus import Poison
 from nanobot.channels.telegram.channel import TelegramChannel
-from nanobot.channels.telegram.limits import Limits
-from nanobot.channels.telegram.pacing import Sleep
+from nanobot.channels.telegram.connections import Limits
+from nanobot.channels.telegram.sending import Sleep
 from nanobot.config.schema import TelegramConfig
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import Channel

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nanobot.core.events import Emit, ignore
-from nanobot.core.identity import Origin, Principal, Role, Trust
+from nanobot.core.messages import Origin, Principal, Role, Trust
 from nanobot.core.tool import ToolContext
 
 

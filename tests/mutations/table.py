@@ -73,7 +73,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         3,
         "a model that hangs freezes its session",
-        "nanobot/providers/retry.py",
+        "nanobot/providers/resilient.py",
         "limit = asyncio.timeout(policy.total_s)",
         "limit = asyncio.timeout(None)",
         ("tests/unit/test_retry.py::test_the_total_limit_ends_an_attempt_that_hangs",),
@@ -294,7 +294,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         12,
         "typing for ever",
-        "nanobot/channels/telegram/indicator.py",
+        "nanobot/channels/telegram/sending.py",
         "until = self._monotonic() + self._limits.typing_most_s",
         "until = self._monotonic() + 10 * self._limits.typing_most_s",
         (

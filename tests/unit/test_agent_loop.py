@@ -15,6 +15,7 @@ import pytest
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import NO_ANSWER, AgentLoop
 from nanobot.agent.turn import Settlement, TurnLimits
+from nanobot.agent.window import Spill
 from nanobot.core.chat import (
     AssistantMessage,
     FinishReason,
@@ -25,8 +26,7 @@ from nanobot.core.chat import (
 )
 from nanobot.core.errors import BadRequest, ContextOverflow, RetryLater
 from nanobot.core.events import Event, TextDelta, ToolFinished, ToolStarted
-from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage, Unanswered
+from nanobot.core.messages import InboundMessage, Role, Trust, Unanswered
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.prompts import render
 from nanobot.session.entries import EntryKind
@@ -37,7 +37,6 @@ from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.registry import ToolRegistry
-from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import ScriptedModel, calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.session.calibration import HIGHEST, LOWEST, Calibration
+from nanobot.session.usage import HIGHEST, LOWEST, Calibration
 from nanobot.store.database import Database
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.config.hints import config_hints
+from nanobot.config.compat import config_hints
 from nanobot.config.loader import LoadedConfig, load_config
 from nanobot.config.masking import displayed
 from nanobot.config.schema import ChannelsConfig, Config, PluginChannelConfig, TelegramConfig

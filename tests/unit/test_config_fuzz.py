@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nanobot.config.hints import config_hints
+from nanobot.config.compat import config_hints
 from nanobot.config.keys import all_keys, children, loose
 from nanobot.config.loader import LoadedConfig, parse_config
 from nanobot.config.masking import all_secrets, displayed

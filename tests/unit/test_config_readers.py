@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import nanobot
 from nanobot.config import schema
+from nanobot.config.compat import UNREAD
 from nanobot.config.keys import Table, children
 from nanobot.config.schema import ChannelsConfig, Config, Section
-from nanobot.config.unread import UNREAD
 
 SECTIONS = {
     name: kind

@@ -20,7 +20,7 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.core.errors import AuthFailed, BadRequest, RetryLater
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.ports import ChosenModel
 from nanobot.core.turn_header import TurnHeader
 from nanobot.memory.consolidation import Consolidator, MemorySettings

@@ -9,7 +9,7 @@ import pytest
 
 from nanobot.agent.context import SEPARATOR, ContextBuilder, Sender, age
 from nanobot.core.chat import AssistantMessage, ChatMessage, SystemMessage, UserMessage
-from nanobot.core.identity import Role
+from nanobot.core.messages import Role
 from nanobot.prompts import render
 from nanobot.skills import SkillsLoader
 from tests.fakes.skills import write_skill

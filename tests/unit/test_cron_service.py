@@ -15,10 +15,8 @@ import pytest
 from nanobot.agent.turn import Settlement
 from nanobot.bus.bus import MessageBus
 from nanobot.core.errors import JobError, ToolError
-from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage
-from nanobot.cron.edits import JobEdits
-from nanobot.cron.jobs import Content, JobFile, Payload, Wish
+from nanobot.core.messages import InboundMessage, Role, Trust
+from nanobot.cron.jobs import Content, JobEdits, JobFile, Payload, Wish
 from nanobot.cron.schedule import next_after
 from nanobot.cron.service import CronService
 from nanobot.cron.tool import Cron, CronArguments
@@ -389,8 +387,7 @@ def arguments(**more: Any) -> CronArguments:
 async def test_the_tool_echoes_the_next_runs_and_adds_a_repeated_call_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("edits", "jobs"):
-        monkeypatch.setattr(f"nanobot.cron.{module}.local_zone", lambda: "Europe/Berlin")
+    monkeypatch.setattr("nanobot.cron.jobs.local_zone", lambda: "Europe/Berlin")
     tool = Cron(bench.start())
     turn = tool_turn(bench.root, session="telegram:42")
 

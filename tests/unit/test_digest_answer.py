@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.core.chat import FinishReason, LLMResponse, ToolCall
-from nanobot.core.identity import Trust
-from nanobot.memory.answer import (
+from nanobot.core.messages import Trust
+from nanobot.memory.batch import (
     ENTRY_CHARS,
     Digest,
     Event,

@@ -18,8 +18,7 @@ from nanobot.bus.dispatcher import Dispatcher, QueueMode, TurnStopped
 from nanobot.core.commands import Command, CommandTable, Invocation
 from nanobot.core.errors import BadRequest, RetryLater
 from nanobot.core.events import Emit
-from nanobot.core.identity import Origin, Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Unanswered
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Origin, Role, Unanswered
 from nanobot.session.entries import Draft
 from nanobot.store.database import Database
 

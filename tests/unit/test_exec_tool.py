@@ -9,7 +9,7 @@ import pytest
 
 from nanobot.core.errors import ToolError
 from nanobot.core.events import Event, Notice
-from nanobot.core.identity import Role, Trust
+from nanobot.core.messages import Role, Trust
 from nanobot.core.tool import ToolContext
 from nanobot.safety.paths import PathResolver
 from nanobot.shell.background import BackgroundProcesses

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Role, Trust
+from nanobot.core.messages import Role, Trust
 from nanobot.core.text import readable_size
 from nanobot.core.tool import ToolOutput
 from nanobot.internet.reading import DocumentReader

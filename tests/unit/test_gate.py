@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nanobot.core.identity import Role
+from nanobot.core.messages import Role
 from nanobot.safety.gate import Gate
 
 

@@ -13,13 +13,11 @@ from nanobot.agent.turn import Settlement
 from nanobot.bus.answers import consequences
 from nanobot.bus.bus import MessageBus
 from nanobot.config.schema import HeartbeatConfig
-from nanobot.core.identity import Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
-from nanobot.heartbeat.content import has_tasks
-from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Role
+from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService, has_tasks
 from nanobot.session.log import free_for_next
 from nanobot.store.database import Database
-from nanobot.store.shipped import workspace_templates_dir
+from nanobot.store.home import workspace_templates_dir
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

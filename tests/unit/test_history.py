@@ -15,7 +15,7 @@ from nanobot.core.chat import (
     ToolMessage,
     UserMessage,
 )
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.history import fold, open_calls, violations
 

@@ -12,11 +12,11 @@ from PIL import Image as Pillow
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import BLIND, AgentLoop
+from nanobot.agent.window import Spill
 from nanobot.core.chat import Image, ToolMessage, UserMessage
 from nanobot.core.errors import ContextOverflow, StoreUnavailable
 from nanobot.core.events import Event, Notice
-from nanobot.core.identity import Role
-from nanobot.core.messages import InboundMessage, Media
+from nanobot.core.messages import InboundMessage, Media, Role
 from nanobot.internet.reading import DocumentReader
 from nanobot.prompts import render
 from nanobot.safety.paths import PathResolver
@@ -28,7 +28,6 @@ from nanobot.store.home import Home
 from nanobot.tools.files import ReadFile
 from nanobot.tools.images import Pictures
 from nanobot.tools.registry import ToolRegistry
-from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import Request, ScriptedModel, calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

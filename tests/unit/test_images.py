@@ -27,8 +27,7 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Trust
-from nanobot.core.messages import Media
+from nanobot.core.messages import Media, Trust
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.store.home import Home

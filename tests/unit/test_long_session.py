@@ -14,10 +14,10 @@ import pytest
 from nanobot.agent import compaction
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
-from nanobot.core import tokens
+from nanobot.agent.window import Spill
+from nanobot.core import text
 from nanobot.core.chat import AssistantMessage, ToolCall, ToolMessage, UserMessage
-from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Role, Trust
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
@@ -26,7 +26,6 @@ from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.registry import ToolRegistry
-from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import ScriptedModel, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -142,13 +141,13 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         pictures=Pictures(home),
         clock=lambda: NOW,
     )
-    count = tokens.text_tokens
+    count = text.text_tokens
 
     def counted(text: str) -> int:
         database.cost.tokenised += len(text)
         return count(text)
 
-    monkeypatch.setattr(tokens, "text_tokens", counted)
+    monkeypatch.setattr(text, "text_tokens", counted)
     monkeypatch.setattr(compaction, "text_tokens", counted)
     yield Bench(loop, model, sessions, database)
     database.close()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.core.errors import StoreUnavailable, ToolError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.memory.edits import MARK, Edit, EditAction, edited
 from nanobot.memory.store import MemoryStore, _missing
 from nanobot.safety.paths import PathResolver

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.memory.edits import (
     MARK,
     Edit,

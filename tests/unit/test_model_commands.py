@@ -17,10 +17,9 @@ from nanobot.config.schema import AgentDefaults, ProviderConfig, ProvidersConfig
 from nanobot.core.chat import Usage
 from nanobot.core.commands import CommandTable, Invocation
 from nanobot.core.errors import AuthFailed
-from nanobot.core.identity import Role
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Role
+from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
-from nanobot.providers.tls import TLS
 from nanobot.session.log import SessionLog, SessionSettings
 from nanobot.session.usage import ModelCall, UsageLog
 from nanobot.skills import SkillsLoader

@@ -20,6 +20,8 @@ from nanobot.internet.addresses import (
     CheckedResolver,
     Network,
     NetworkError,
+    UrlRefused,
+    parse_url,
     system_lookup,
 )
 from nanobot.internet.client import (
@@ -30,7 +32,6 @@ from nanobot.internet.client import (
     SafeClient,
     TooLarge,
 )
-from nanobot.internet.urls import UrlRefused, parse_url
 from tests.fakes.internet import FakeInternet, FakeNames, OneTLS
 from tests.fakes.web_server import Page, Request, WebServer, redirect
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.cli.notify import Notifier
+from nanobot.cli.gateway_run import Notifier
 
 
 @pytest.fixture

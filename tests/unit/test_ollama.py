@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nanobot.providers.ollama import address, base, running_models
-from nanobot.providers.ollama_chat import is_ollama
+from nanobot.providers.ollama import address, base, is_ollama, running_models
 
 
 @pytest.mark.parametrize(

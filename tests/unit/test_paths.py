@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Role, Trust
+from nanobot.core.messages import Role, Trust
 from nanobot.safety import paths as paths_module
 from nanobot.safety.paths import Access, DiskView, PathResolver, Paths
 from nanobot.store.home import Home

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Role
+from nanobot.core.messages import Role
 from nanobot.safety.paths import PathResolver
 from nanobot.shell.background import BackgroundLimits, BackgroundProcesses, random_id
 from nanobot.shell.commands import CommandRunner
-from nanobot.shell.exec import Exec, ExecArguments
-from nanobot.shell.process_tool import Process, ProcessArguments
+from nanobot.shell.exec import Exec, ExecArguments, Process, ProcessArguments
 from nanobot.shell.process_tree import Captured, OutputStream
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxPolicy
 from nanobot.store.home import Home

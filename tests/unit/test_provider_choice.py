@@ -7,7 +7,7 @@ from pydantic import SecretStr
 
 from nanobot.config.schema import ProviderConfig, ProvidersConfig
 from nanobot.core.errors import AuthFailed
-from nanobot.providers.registry import BY_NAME, SPECS, choose
+from nanobot.providers.catalogue import BY_NAME, SPECS, choose
 
 
 def providers(**keys: str) -> ProvidersConfig:

@@ -17,7 +17,7 @@ from nanobot.core.errors import (
     RetryLater,
 )
 from nanobot.core.events import Event, Notice
-from nanobot.providers.fallback import REST_S, Candidate, Fallback, Outages
+from nanobot.providers.resilient import REST_S, Candidate, Fallback, Outages
 from tests.fakes.scripted_model import Answer, ScriptedModel, says
 
 DOWN = RetryLater("one is down")

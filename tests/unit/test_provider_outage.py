@@ -11,15 +11,15 @@ import pytest
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import Dispatcher
 from nanobot.core.chat import AssistantMessage
 from nanobot.core.commands import CommandTable
 from nanobot.core.errors import AuthFailed, RetryLater
-from nanobot.core.identity import Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Role
 from nanobot.core.ports import ChosenModel
-from nanobot.providers.fallback import Candidate, Fallback, Outages
+from nanobot.providers.resilient import Candidate, Fallback, Outages
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog
 from nanobot.skills import SkillsLoader
@@ -27,7 +27,6 @@ from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.registry import ToolRegistry
-from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import ScriptedModel, says
 
 DOWN = RetryLater("no connection")

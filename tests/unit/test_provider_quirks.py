@@ -18,12 +18,11 @@ from nanobot.core.chat import (
     ToolMessage,
     UserMessage,
 )
-from nanobot.providers.cache_marks import marked
+from nanobot.providers.catalogue import context_window, reasons
 from nanobot.providers.easing import Options
-from nanobot.providers.known_models import context_window, reasons
 from nanobot.providers.quirks import Quirks, ReasoningBack, overridden, quirks_at
-from nanobot.providers.thinking_blocks import ThinkingBlocks, may_think
-from nanobot.providers.wire import wire_messages
+from nanobot.providers.thinking import ThinkingBlocks, may_think
+from nanobot.providers.wire import marked, wire_messages
 
 MARK = {"type": "ephemeral"}
 

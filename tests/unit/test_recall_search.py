@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Role, Trust
+from nanobot.core.messages import Role, Trust
 from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.recall.recall import TOKENS, Recall
 from nanobot.recall.tool import RecallArguments, RecallTool

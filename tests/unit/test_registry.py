@@ -14,7 +14,7 @@ from pydantic import Field
 
 from nanobot.core.chat import ToolCall
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import MASK, Redactor

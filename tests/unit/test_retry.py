@@ -25,7 +25,7 @@ from nanobot.core.events import (
     TextDiscarded,
     ignore,
 )
-from nanobot.providers.retry import Retrying, RetryPolicy
+from nanobot.providers.resilient import Retrying, RetryPolicy
 
 ANSWER = LLMResponse("done", model="m")
 BUSY = RetryLater("p cannot answer now (503)")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import Dispatcher
 from nanobot.core.chat import (
@@ -27,8 +28,7 @@ from nanobot.core.chat import (
 )
 from nanobot.core.commands import CommandTable
 from nanobot.core.events import Emit
-from nanobot.core.identity import Origin, Role
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Origin, Role
 from nanobot.core.ports import ChosenModel
 from nanobot.session.log import SessionLog
 from nanobot.skills import SkillsLoader
@@ -37,7 +37,6 @@ from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.message import Message
 from nanobot.tools.registry import ToolRegistry
-from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Role, Trust
+from nanobot.core.messages import Role, Trust
 from nanobot.safety.paths import PathResolver
 from nanobot.shell.supervisor import descendants
 from nanobot.store.home import Home

@@ -21,7 +21,7 @@ from nanobot.core.chat import (
     Usage,
     UserMessage,
 )
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.session.entries import Draft, EntryKind, Replaced, decode, encode
 from nanobot.session.log import SessionLog, SessionSettings
 from nanobot.store.database import Database

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.core.chat import UserMessage
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.session.entries import Draft, EntryKind, decode
 from nanobot.session.log import SessionLog
 from nanobot.session.transfer import GoneItsOwnWay, SessionTransfer, read_incoming

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.core.errors import StoreUnavailable
-from nanobot.store.shipped import builtin_skills_dir, shipped_dir, workspace_templates_dir
+from nanobot.store.home import builtin_skills_dir, shipped_dir, workspace_templates_dir
 
 
 def test_a_wheel_has_its_data_inside_the_package(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.turn import Settlement
+from nanobot.agent.window import Spill
 from nanobot.core.chat import AssistantMessage, ToolCall, UserMessage
-from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Role, Trust
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.prompts import render
 from nanobot.safety.paths import PathResolver
@@ -26,13 +26,12 @@ from nanobot.shell.background import BackgroundProcesses
 from nanobot.shell.commands import CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxPolicy
 from nanobot.skills import SkillOverride, SkillsLoader
-from nanobot.skills.slash import RESERVED, listing
+from nanobot.skills.commands import RESERVED, listing
 from nanobot.skills.switches import SkillSwitches
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.registry import ToolRegistry, default_tools
-from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import ScriptedModel, calls, says
 from tests.fakes.skills import StillClock, write_skill
 

@@ -9,7 +9,7 @@ import pytest
 
 from nanobot.skills import SkillsLoader
 from nanobot.skills.reader import read_body
-from nanobot.store.shipped import builtin_skills_dir, workspace_templates_dir
+from nanobot.store.home import builtin_skills_dir, workspace_templates_dir
 
 
 def tokens(text: str) -> int:

@@ -15,6 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nanobot.skills import BrokenSkill, Skill, SkillBroken, Source
+from nanobot.skills.eligibility import Requirements
 from nanobot.skills.frontmatter import (
     HEADER_MAX,
     Refused,
@@ -27,7 +28,6 @@ from nanobot.skills.frontmatter import (
     read_strict,
 )
 from nanobot.skills.manifest import read_manifest
-from nanobot.skills.model import Requirements
 from nanobot.skills.reader import read_body, read_skill
 from tests.fakes.skills import write_raw
 

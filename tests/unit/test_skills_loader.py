@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.core.tokens import text_tokens
+from nanobot.core.text import text_tokens
 from nanobot.skills import SkillBroken, SkillsLoader
-from nanobot.skills.slash import section_tokens
-from nanobot.skills.summary import CAP
+from nanobot.skills.commands import section_tokens
+from nanobot.skills.reader import CAP
 from tests.fakes.skills import write_raw, write_skill
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from nanobot.skills.eligibility import InstallKind, InstallSpec, Requirements, SkillBroken
 from nanobot.skills.frontmatter import read
 from nanobot.skills.manifest import DESCRIPTION_MAX, Manifest, read_manifest
-from nanobot.skills.model import InstallKind, InstallSpec, Requirements, SkillBroken
 
 
 def manifest(header: str, **spaces: object) -> Manifest:

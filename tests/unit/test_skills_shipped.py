@@ -13,10 +13,10 @@ import pytest
 
 from nanobot.skills import SkillOverride, SkillsLoader
 from nanobot.skills.install.bundle import read_archive, read_folder
-from nanobot.skills.install.lint import lint
+from nanobot.skills.install.package import lint
 from nanobot.skills.install.scan import scan
 from nanobot.skills.reader import read_body
-from nanobot.store.shipped import builtin_skills_dir
+from nanobot.store.home import builtin_skills_dir
 
 SHIPPED = {"memory", "cron", "weather", "github", "summarize", "tmux", "clawhub", "skill-creator"}
 SCRIPTS = builtin_skills_dir() / "skill-creator" / "scripts"

@@ -8,7 +8,7 @@ import pytest
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.skills import SkillsLoader
-from nanobot.skills.model import Source
+from nanobot.skills.eligibility import Source
 from nanobot.skills.reader import read_skill
 from tests.fakes.skills import StillClock, write_raw, write_skill
 

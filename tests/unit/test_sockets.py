@@ -6,7 +6,7 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
-from nanobot.store.sockets import LONGEST_NAME, short_name
+from nanobot.store.home import LONGEST_NAME, short_name
 
 
 def test_a_name_that_fits_is_used_as_it_is(tmp_path: Path) -> None:

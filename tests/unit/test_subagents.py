@@ -18,14 +18,28 @@ from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.core.commands import CommandTable
 from nanobot.core.errors import RetryLater, ToolError
 from nanobot.core.events import Emit, ToolFinished, ToolStarted
-from nanobot.core.identity import Origin, Role, Trust
-from nanobot.core.messages import AnswerKind, AnswerRule, Errand, InboundMessage, Unanswered
+from nanobot.core.messages import (
+    AnswerKind,
+    AnswerRule,
+    Errand,
+    InboundMessage,
+    Origin,
+    Role,
+    Trust,
+    Unanswered,
+)
 from nanobot.core.tool import ToolContext
 from nanobot.session.entries import Draft
 from nanobot.session.log import SessionLog, SessionSettings
 from nanobot.store.database import Database
-from nanobot.subagents.manager import MAX_GENERATION, MAX_OPEN, SubagentManager, subagent_id
-from nanobot.subagents.tool import Spawn, SpawnArguments
+from nanobot.subagents.manager import (
+    MAX_GENERATION,
+    MAX_OPEN,
+    Spawn,
+    SpawnArguments,
+    SubagentManager,
+    subagent_id,
+)
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PARENT = InboundMessage(

@@ -7,9 +7,7 @@ import ssl
 import pytest
 from pydantic import SecretStr
 
-from nanobot.channels.telegram.connections import Connections
-from nanobot.channels.telegram.failures import NotSent, Refusal
-from nanobot.channels.telegram.limits import Limits
+from nanobot.channels.telegram.connections import Connections, Limits, NotSent, Refusal
 from nanobot.config.schema import TelegramConfig
 from tests.fakes.bot_api import BotApi
 from tests.fakes.telegram_channel import no_tls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from nanobot.channels.telegram.health import Health
+from nanobot.channels.telegram.polling import Health
 from nanobot.core.ports import ChannelState
 from tests.fakes.telegram_channel import log_lines
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nanobot.channels.telegram import pacing
-from nanobot.channels.telegram.pacing import Pacer
+from nanobot.channels.telegram import sending
+from nanobot.channels.telegram.sending import Pacer
 
 
 class Time:
@@ -58,7 +58,7 @@ async def test_a_rest_allows_the_next_burst() -> None:
 async def test_chats_at_rest_are_forgotten_and_busy_ones_are_not() -> None:
     time = Time()
     paced = pacer(time)
-    for number in range(pacing.REMEMBERED):
+    for number in range(sending.REMEMBERED):
         await paced.wait(f"old {number}")
     time.now += 10.0
     for _ in range(4):

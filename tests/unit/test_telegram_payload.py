@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from nanobot.channels.telegram.payload import REPETITION, Payload, payloads
+from nanobot.channels.telegram.sending import REPETITION, Payload, payloads
 from nanobot.channels.text import MESSAGE_LIMIT, Entity, EntityKind, utf16_length
 from nanobot.core.messages import Media, OutboundMessage
 

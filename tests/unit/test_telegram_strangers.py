@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from loguru import logger
 
-from nanobot.channels.telegram import strangers
-from nanobot.channels.telegram.strangers import Strangers
+from nanobot.channels.telegram import polling
+from nanobot.channels.telegram.polling import Strangers
 
 
 @pytest.fixture
@@ -57,10 +57,10 @@ def test_each_stranger_has_a_line(lines: list[str]) -> None:
 
 def test_a_crowd_of_strangers_is_not_remembered_for_ever(lines: list[str]) -> None:
     turned = Strangers(Clock())
-    for number in range(strangers.REMEMBERED + 1):
+    for number in range(polling.REMEMBERED + 1):
         turned.turned_away(str(number), "")
     lines.clear()
-    turned.turned_away(str(strangers.REMEMBERED), "")
+    turned.turned_away(str(polling.REMEMBERED), "")
     turned.turned_away("0", "")
 
     assert len(lines) == 1 and "id 0 " in lines[0]

@@ -10,8 +10,7 @@ import pytest
 
 from nanobot.bus.bus import Poison
 from nanobot.channels.telegram.updates import Me, Reader
-from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage
+from nanobot.core.messages import InboundMessage, Role, Trust
 from nanobot.safety.gate import Gate
 
 ANN = {"id": 7, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "username": "annlee"}

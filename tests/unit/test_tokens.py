@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.context import MOST, cl100k, fixed_part, samples
 from nanobot.core.chat import AssistantMessage, Image, ToolCall, UserMessage
-from nanobot.core.tokens import MESSAGE_TOKENS, PICTURE_TOKENS, message_tokens, text_tokens
+from nanobot.core.text import MESSAGE_TOKENS, PICTURE_TOKENS, message_tokens, text_tokens
 
 
 @pytest.mark.parametrize("kind", samples())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.core.chat import ToolCall
-from nanobot.core.identity import Role
+from nanobot.core.messages import Role
 from nanobot.core.tool import Effect
 from nanobot.store.home import Home
 from nanobot.tools.plugins import Plugins, load_plugins

@@ -13,11 +13,11 @@ import pytest
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.turn import Settlement
+from nanobot.agent.window import Spill
 from nanobot.bus.answers import consequences
 from nanobot.bus.bus import MessageBus
 from nanobot.core.chat import AssistantMessage, ChatMessage, ToolCall, ToolMessage, UserMessage
-from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Role, Trust
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
 from nanobot.skills import SkillsLoader
@@ -26,7 +26,6 @@ from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.message import Message
 from nanobot.tools.registry import ToolRegistry
-from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import Request, ScriptedModel, calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

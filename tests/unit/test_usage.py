@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.core.chat import AssistantMessage, Usage, UserMessage
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import ModelCall, UsageLine, UsageLog, in_words

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.tool import ToolOutput
 from nanobot.internet.client import USER_AGENT, FetchTimedOut, Limits, SafeClient
 from nanobot.internet.fetch import web_tools

@@ -13,13 +13,12 @@ import pytest
 
 from nanobot.core.chat import ToolCall
 from nanobot.core.errors import ToolError
-from nanobot.core.identity import Trust
+from nanobot.core.messages import Trust
 from nanobot.core.tool import ToolOutput
-from nanobot.internet.addresses import AddressRefused
+from nanobot.internet.addresses import AddressRefused, UrlRefused
 from nanobot.internet.client import Limits, SafeClient
 from nanobot.internet.fetch import StatusRefused, WebFetch, WebFetchArguments, web_tools
 from nanobot.internet.reading import DocumentReader, Reading
-from nanobot.internet.urls import UrlRefused
 from nanobot.shell.supervisor import descendants
 from nanobot.tools.registry import ToolRegistry
 from tests.fakes.internet import FakeInternet, FakeNames, OneTLS

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.compact_command import NOTHING, UNSUMMED, compact_command
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.report import ContextMeter
+from nanobot.agent.standard_commands import NOTHING, UNSUMMED, compact_command
 from nanobot.agent.turn import Settlement, TurnLimits
-from nanobot.agent.window import FULL, SUMMING_UP, cut_place, room_for_talk
+from nanobot.agent.window import FULL, SUMMING_UP, Spill, cut_place, room_for_talk
 from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
@@ -34,9 +34,8 @@ from nanobot.core.errors import (
     StoreUnavailable,
 )
 from nanobot.core.events import Event, Notice
-from nanobot.core.identity import Role, Trust
-from nanobot.core.messages import InboundMessage
-from nanobot.core.tokens import message_tokens, tool_tokens
+from nanobot.core.messages import InboundMessage, Role, Trust
+from nanobot.core.text import message_tokens, tool_tokens
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.internet.reading import DocumentReader
 from nanobot.prompts import render
@@ -51,7 +50,6 @@ from nanobot.store.home import Home
 from nanobot.tools.files import ReadFile
 from nanobot.tools.images import Pictures
 from nanobot.tools.registry import ToolRegistry
-from nanobot.tools.spill import Spill
 from tests.fakes.scripted_model import Request, ScriptedModel, calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

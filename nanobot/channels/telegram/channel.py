@@ -1,4 +1,4 @@
-"""The Telegram channel: what a bot receives in private chats, and its answers."""
+"""The Telegram channel: what a bot receives in private chats, its answers, its menu."""
 
 from __future__ import annotations
 
@@ -6,27 +6,68 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from loguru import logger
 
 from nanobot.channels.registry import Intake
-from nanobot.channels.telegram.connections import Connections, TLSContext
-from nanobot.channels.telegram.health import Health
-from nanobot.channels.telegram.indicator import TypingIndicator
-from nanobot.channels.telegram.limits import Limits
-from nanobot.channels.telegram.menu import Menu, publish
-from nanobot.channels.telegram.pacing import Pacer, Sleep
-from nanobot.channels.telegram.payload import payloads
-from nanobot.channels.telegram.polling import Polling
-from nanobot.channels.telegram.sending import Sender
-from nanobot.channels.telegram.strangers import Strangers
+from nanobot.channels.telegram.connections import (
+    CallFailed,
+    Connections,
+    Limits,
+    Refusal,
+    TLSContext,
+)
+from nanobot.channels.telegram.polling import Health, Polling, Strangers
+from nanobot.channels.telegram.sending import Pacer, Sender, Sleep, TypingIndicator, payloads
 from nanobot.channels.telegram.updates import CHANNEL, Reader
 from nanobot.config.schema import TelegramConfig
 from nanobot.core.errors import ConfigError
 from nanobot.core.events import Emit, ignore
 from nanobot.core.messages import InboundMessage, OutboundMessage
 from nanobot.core.ports import ChannelState, Clock
+from nanobot.core.text import one_line
 from nanobot.safety.gate import Gate
+
+Menu: TypeAlias = Sequence[tuple[str, str]]
+"""Names (``[a-z0-9_]{1,32}``) and help lines, in order."""
+
+MOST_COMMANDS = 100
+LONGEST_HELP = 256
+RETRY_S = 60.0
+RETRY_MOST_S = 3600.0
+
+
+async def publish(
+    menu: Menu,
+    connections: Connections,
+    limits: Limits,
+    *,
+    failed: Callable[[str], None],
+    sleep: Sleep,
+) -> None:
+    """Set the menu (Bot API ``setMyCommands``), trying again until the server has taken it.
+
+    ``failed`` hears of each failure. A server that refuses the menu as it stands is not asked
+    again: only another menu could help.
+    """
+    commands = [
+        {"command": name, "description": one_line(help_line, LONGEST_HELP) or name}
+        for name, help_line in menu[:MOST_COMMANDS]
+    ]
+    wait_s = RETRY_S
+    while True:
+        try:
+            await connections.call("setMyCommands", {"commands": commands}, limit_s=limits.call_s)
+        except CallFailed as error:
+            failed(f"the commands menu is not set: {error}")
+            if isinstance(error, Refusal) and error.code == 400:
+                return
+            after = error.after if isinstance(error, Refusal) else None
+            await sleep(max(after or 0.0, wait_s))
+            wait_s = min(wait_s * 2, RETRY_MOST_S)
+        else:
+            return
 
 
 class TelegramChannel:

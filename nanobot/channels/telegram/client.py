@@ -21,8 +21,14 @@ from telegram import Bot
 from telegram.error import TelegramError
 from telegram.request import HTTPXRequest
 
-from nanobot.channels.telegram.failures import CallFailed, NoAnswer, NotSent, PoolFull, Refusal
-from nanobot.channels.telegram.limits import Limits
+from nanobot.channels.telegram.connections import (
+    CallFailed,
+    Limits,
+    NoAnswer,
+    NotSent,
+    PoolFull,
+    Refusal,
+)
 from nanobot.core.text import one_line
 
 _KEEP_ALIVE_S = 30.0

@@ -1,18 +1,95 @@
-"""The channel's connections: one client that polls, several pools that send."""
+"""Connections to a Bot API server: limits, how calls fail, a poller and pools that send."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nanobot.channels.telegram.failures import NotSent, PoolFull
-from nanobot.channels.telegram.limits import Limits
 from nanobot.config.schema import TelegramConfig
 
 if TYPE_CHECKING:
     from nanobot.channels.telegram.client import Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Times in seconds, sizes in connections or messages.
+
+    A poll that is not answered ``poll_margin_s`` after the server should have answered is deaf.
+    ``send_s`` is the wall clock round one message and stays well below the delivery worker's.
+    """
+
+    poll_s: int = 50
+    poll_margin_s: float = 15.0
+    call_s: float = 20.0
+    connect_s: float = 10.0
+    free_connection_s: float = 5.0
+    send_s: float = 20.0
+    backoff_s: float = 1.0
+    backoff_most_s: float = 60.0
+    refused_s: float = 60.0
+    typing_every_s: float = 4.0
+    typing_most_s: float = 300.0
+    close_s: float = 2.0
+    pools: int = 48
+    pool_connections: int = 8
+    chat_burst: int = 10
+    chat_every_s: float = 1.0
+
+    @classmethod
+    def of(cls, config: TelegramConfig) -> Limits:
+        """The limits that the owner has set, the others as they are."""
+        usual = cls()
+        answer_s = float(config.timeout_s)
+        return replace(
+            usual,
+            poll_s=config.poll_timeout_s,
+            poll_margin_s=min(usual.poll_margin_s, answer_s),
+            call_s=answer_s,
+            send_s=answer_s,
+        )
+
+
+class CallFailed(Exception):
+    """A call failed; ``str(error)`` is one line for the operator, without the token."""
+
+
+class NotSent(CallFailed):
+    """The request never reached the server: no connection, or something else answered."""
+
+
+class PoolFull(NotSent):
+    """No connection of the pool became free in time."""
+
+
+class NoAnswer(CallFailed):
+    """The connection broke, or time passed, or the answer cannot be read."""
+
+
+class Refusal(CallFailed):
+    """The server answered with the HTTP status ``code`` and a description.
+
+    ``after``: seconds it asked to wait, or None.
+    """
+
+    def __init__(self, code: int, description: str, *, after: float | None = None) -> None:
+        super().__init__(description)
+        self.code = code
+        self.after = after
+
+    @property
+    def is_of_token(self) -> bool:
+        """Whether the token itself is refused: 401 if it is unknown, 404 if it is no token."""
+        return self.code in (401, 404)
+
+    @property
+    def is_of_server(self) -> bool:
+        """Whether the server is at fault, so that it may have done what it was asked."""
+        return self.code >= 500
+
 
 PUBLIC_SERVER = "https://api.telegram.org"
 

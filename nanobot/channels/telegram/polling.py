@@ -1,24 +1,112 @@
-"""The long poll: updates are committed to the inbox first and acknowledged only then."""
+"""The long poll: updates are committed to the inbox and acknowledged only then."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
 from loguru import logger
 from pydantic import ValidationError
 
 from nanobot.bus.bus import Poison
 from nanobot.channels.registry import Intake
-from nanobot.channels.telegram.connections import Connections
-from nanobot.channels.telegram.failures import CallFailed, NoAnswer, Refusal
-from nanobot.channels.telegram.health import Health
-from nanobot.channels.telegram.limits import Limits
-from nanobot.channels.telegram.objects import User
-from nanobot.channels.telegram.pacing import Sleep
-from nanobot.channels.telegram.updates import ALLOWED_UPDATES, Me, Reader, update_id
+from nanobot.channels.telegram.connections import CallFailed, Connections, Limits, NoAnswer, Refusal
+from nanobot.channels.telegram.sending import Sleep
+from nanobot.channels.telegram.updates import ALLOWED_UPDATES, Me, Reader, User, update_id
 from nanobot.core.errors import StoreError
 from nanobot.core.messages import InboundMessage
+from nanobot.core.ports import ChannelState, Clock
 from nanobot.core.text import one_line
+
+REPEAT = timedelta(minutes=10)
+"""A fault that comes and goes is logged again after this time at the earliest."""
+
+
+class Health:
+    """Owned by the polling.
+
+    ``reported`` is set with the first success or failure, ``was_up`` with the first success.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.reported = asyncio.Event()
+        self.was_up = asyncio.Event()
+        self._clock = clock
+        self._state = ChannelState(connected=False, detail="not connected yet")
+        self._is_down = False
+        self._told: set[str] = set()
+        self._logged_at: dict[str, datetime] = {}
+
+    def state(self) -> ChannelState:
+        """The state now; the last error is kept after recovery, with its time."""
+        return self._state
+
+    def up(self, detail: str) -> None:
+        """The server answers as it should."""
+        before = self._state
+        self._state = ChannelState(True, detail, before.last_error, before.error_at)
+        if self._is_down:
+            if self._told:
+                logger.info("telegram works again: {}", detail)
+        elif not self.was_up.is_set():
+            logger.info("telegram is connected: {}", detail)
+        self._is_down = False
+        self._told.clear()
+        self.was_up.set()
+        self.reported.set()
+
+    def down(self, kind: str, text: str) -> None:
+        """Nothing can be received; ``kind`` tells faults apart whatever their texts."""
+        self._is_down = True
+        self._state = ChannelState(False, text, text, self._clock())
+        self._log(kind, text)
+        self.reported.set()
+
+    def noted(self, kind: str, text: str) -> None:
+        """Something failed without which the channel still serves."""
+        self._state = ChannelState(self._state.connected, self._state.detail, text, self._clock())
+        self._log(kind, text)
+
+    def _log(self, kind: str, text: str) -> None:
+        now = self._clock()
+        before = self._logged_at.get(kind)
+        if kind not in self._told and (before is None or now - before >= REPEAT):
+            self._told.add(kind)
+            self._logged_at[kind] = now
+            logger.warning("telegram: {}", text)
+
+
+QUIET = timedelta(hours=1)
+REMEMBERED = 1000
+"""Strangers whose last line in the log is remembered."""
+
+
+class Strangers:
+    """Counts messages of strangers and logs each of them at most once an hour."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[datetime, int]] = {}
+
+    def turned_away(self, sender_id: str, username: str) -> None:
+        """Note a message that was ignored."""
+        now = self._clock()
+        since, count = self._seen.pop(sender_id, (None, 0))
+        count += 1
+        if since is None or now - since >= QUIET:
+            logger.info(
+                "telegram: ignored a stranger, id {}{} ({} message{}); "
+                "to let them in, add the id to channels.telegram.allowFrom",
+                sender_id,
+                f" @{one_line(username, 32)}" if username else "",
+                count,
+                "" if count == 1 else "s",
+            )
+            since, count = now, 0
+        self._seen[sender_id] = (since, count)
+        if len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
 
 
 class Polling:

@@ -1,20 +1,205 @@
-"""Sending of one message, and what the Bot API's refusals mean for its delivery."""
+"""Sending to Telegram: payloads, pace, refusals and the typing indicator."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
-from typing import Any
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import PurePath
+from typing import Any, TypeAlias
 
 from loguru import logger
+from pydantic import TypeAdapter
 
-from nanobot.channels.telegram.connections import Connections
-from nanobot.channels.telegram.failures import CallFailed, NoAnswer, NotSent, Refusal
-from nanobot.channels.telegram.limits import Limits
-from nanobot.channels.telegram.pacing import Pacer
-from nanobot.channels.telegram.payload import Payload
-from nanobot.channels.text import Entity
+from nanobot.channels.markdown import to_pieces
+from nanobot.channels.telegram.connections import (
+    CallFailed,
+    Connections,
+    Limits,
+    NoAnswer,
+    NotSent,
+    Refusal,
+)
+from nanobot.channels.text import MESSAGE_LIMIT, Entity, utf16_length
 from nanobot.core.errors import ChannelError, ChannelRetryLater, Undeliverable
-from nanobot.core.messages import OutboundMessage
+from nanobot.core.messages import Media, OutboundMessage
+from nanobot.core.text import one_line
+
+REPETITION = "↻ (may be a repetition)\n"
+"""Before a message that may have arrived already; every message leaves room for it."""
+
+_LIMIT = MESSAGE_LIMIT - utf16_length(REPETITION)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One message; ``first`` is the one that carries the reply to the asker's message."""
+
+    text: str
+    entities: tuple[Entity, ...] = ()
+    first: bool = False
+
+    def marked(self) -> Payload:
+        """The same with the mark of a possible repetition at its start."""
+        shift = utf16_length(REPETITION)
+        entities = tuple(replace(entity, offset=entity.offset + shift) for entity in self.entities)
+        return Payload(REPETITION + self.text, entities, self.first)
+
+    def to_json(self) -> str:
+        """The row in the outbox."""
+        return _payloads().dump_json(self, exclude_defaults=True).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Payload:
+        """Read what ``to_json`` wrote; raises ValueError on anything else."""
+        return _payloads().validate_json(text)
+
+
+def payloads(outbound: OutboundMessage) -> tuple[str, ...]:
+    """The messages an outbound is sent in, as JSON; none when it shows nothing."""
+    missing = [
+        f"[a file was not sent, since files are not supported yet: {_name(media)}]"
+        for media in outbound.media
+    ]
+    markdown = "\n\n".join([outbound.content, *missing])
+    return tuple(
+        Payload(piece.text, piece.entities, number == 0).to_json()
+        for number, piece in enumerate(to_pieces(markdown, _LIMIT))
+    )
+
+
+def _name(media: Media) -> str:
+    return one_line(media.name or PurePath(media.ref).name, 100)
+
+
+@cache
+def _payloads() -> TypeAdapter[Payload]:
+    return TypeAdapter(Payload)
+
+
+Sleep: TypeAlias = Callable[[float], Awaitable[None]]
+
+REMEMBERED = 1000
+"""Chats beyond which those that need no spacing any more are forgotten."""
+
+
+class Pacer:
+    """A leaky bucket a chat (the generic cell rate algorithm)."""
+
+    def __init__(
+        self, *, burst: int, every_s: float, monotonic: Callable[[], float], sleep: Sleep
+    ) -> None:
+        self._lead = (burst - 1) * every_s
+        self._every_s = every_s
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._due: dict[str, float] = {}
+
+    async def wait(self, chat_id: str) -> None:
+        """Return when the next message of a chat may go."""
+        now = self._monotonic()
+        due = max(self._due.get(chat_id, -math.inf), now - self._lead)
+        self._due[chat_id] = due + self._every_s
+        if len(self._due) > REMEMBERED:
+            self._due = {chat: due for chat, due in self._due.items() if due > now - self._lead}
+        if due > now:
+            await self._sleep(due - now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """An indicator that is on: where, until when, and the task that renews it."""
+
+    chat_id: str
+    thread_id: str | None
+    until: float
+    task: asyncio.Task[None]
+
+
+class TypingIndicator:
+    """One task for each turn; what it fails to show is not worth a word."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        limits: Limits,
+        *,
+        monotonic: Callable[[], float],
+        sleep: Sleep,
+    ) -> None:
+        self._connections = connections
+        self._limits = limits
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._shown: dict[str, _Shown] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, turn: str, chat_id: str, thread_id: str | None) -> None:
+        """Show it for a turn, until ``end`` or for the longest time allowed."""
+        self.end(turn)
+        until = self._monotonic() + self._limits.typing_most_s
+        self._start(turn, chat_id, thread_id, until, delay_s=0.0)
+
+    def end(self, turn: str) -> None:
+        """Stop renewing it for a turn; doing so twice is doing it once."""
+        shown = self._shown.pop(turn, None)
+        if shown is not None:
+            shown.task.cancel()
+
+    def hold(self, chat_id: str) -> None:
+        """Make way for a message, which ends the indicator on the platform.
+
+        An action under way could arrive after the message and outlive the turn. If the turn goes
+        on, the indicator comes back with the next renewal.
+        """
+        for turn, shown in list(self._shown.items()):
+            if shown.chat_id == chat_id:
+                self.end(turn)
+                delay_s = self._limits.typing_every_s
+                self._start(turn, chat_id, shown.thread_id, shown.until, delay_s=delay_s)
+
+    async def aclose(self) -> None:
+        """Stop all of them."""
+        for turn in list(self._shown):
+            self.end(turn)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(
+        self, turn: str, chat_id: str, thread_id: str | None, until: float, *, delay_s: float
+    ) -> None:
+        task = asyncio.create_task(
+            self._renew(chat_id, thread_id, until, delay_s), name=f"typing for {turn}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+        self._shown[turn] = _Shown(chat_id, thread_id, until, task)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.opt(exception=error).error("telegram: the typing indicator failed")
+
+    async def _renew(
+        self, chat_id: str, thread_id: str | None, until: float, delay_s: float
+    ) -> None:
+        params = {"chat_id": chat_id, "message_thread_id": thread_id, "action": "typing"}
+        every_s = self._limits.typing_every_s
+        if delay_s:
+            await self._sleep(delay_s)
+        while self._monotonic() < until:
+            wait_s = every_s
+            try:
+                await self._connections.call("sendChatAction", params, limit_s=every_s)
+            except CallFailed as error:
+                logger.debug("telegram: no typing indicator: {}", error)
+                if isinstance(error, Refusal) and error.after is not None:
+                    wait_s = max(error.after, every_s)
+            await self._sleep(wait_s)
+
 
 # Refusals that have nothing to do with the formatting; sending it plain could not help.
 _HOPELESS = re.compile(

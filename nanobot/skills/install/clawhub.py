@@ -19,9 +19,8 @@ import httpx
 
 from nanobot.core.errors import NanobotError
 from nanobot.core.text import one_line
-from nanobot.event_loop import EventLoop
-from nanobot.internet.addresses import AddressRules, CheckedResolver, NetworkError
-from nanobot.internet.urls import parse_url
+from nanobot.internet.addresses import AddressRules, CheckedResolver, NetworkError, parse_url
+from nanobot.runtime import EventLoop
 from nanobot.skills.install.bundle import Bundle, read_archive
 from nanobot.skills.install.lock import hashes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nanobot.skills.model import InstallKind, InstallSpec, Skill
+from nanobot.skills.eligibility import InstallKind, InstallSpec, Skill
 
 _NODE = {
     "npm": ("npm", "install", "-g", "--ignore-scripts"),

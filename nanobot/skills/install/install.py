@@ -15,6 +15,7 @@ from pathlib import Path
 from nanobot.core.errors import NanobotError
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
+from nanobot.skills.eligibility import BrokenSkill, Skill, SkillBroken, Source
 from nanobot.skills.install.bundle import (
     Bundle,
     read_archive,
@@ -25,9 +26,8 @@ from nanobot.skills.install.bundle import (
 from nanobot.skills.install.clawhub import Registry
 from nanobot.skills.install.lock import Locked, SkillLock, hashes
 from nanobot.skills.install.scan import Finding, scan
-from nanobot.skills.model import BrokenSkill, Skill, SkillBroken, Source
 from nanobot.skills.reader import SKILL_FILE, read_skill
-from nanobot.store.shipped import builtin_skills_dir
+from nanobot.store.home import builtin_skills_dir
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 GIT_S = 120.0

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.core.errors import StoreCorrupt
+from nanobot.skills.eligibility import SkillBroken
 from nanobot.skills.install.bundle import Bundle, read_folder
-from nanobot.skills.model import SkillBroken
 from nanobot.store.files import locked, write_atomic
 
 

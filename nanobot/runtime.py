@@ -1,4 +1,4 @@
-"""The event loop of everything that runs turns: nothing that hangs or spins holds it for good."""
+"""The event loop of everything that runs turns: look-ups that hold up nobody, and a watchdog."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from loguru import logger
 
-from nanobot import garbage
+from nanobot import gc_tuning
 
 _T = TypeVar("_T")
 
@@ -99,7 +99,7 @@ class EventLoop(asyncio.SelectorEventLoop):
 
 def runner() -> asyncio.Runner:
     """``asyncio.Runner`` of this loop; what was imported by now is not looked at for garbage."""
-    garbage.started()
+    gc_tuning.started()
     return asyncio.Runner(loop_factory=EventLoop)
 
 

@@ -1,4 +1,4 @@
-"""When Python looks for garbage: not while a command starts, which makes none, nor at its end."""
+"""GC tuning for start-up and exit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,0 @@
-"""The exit codes of the program."""
-
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
-EXIT_PROVIDER = 4
-EXIT_NO_GATEWAY = 5
-EXIT_TIME_OUT = 124
-EXIT_INTERRUPTED = 130
