@@ -25,9 +25,8 @@ from benchmarks.recalled import colleague, essays, friends, owner
 from benchmarks.recalled.world import Asked, Said, World
 from nanobot.core.chat import AssistantMessage, ChatMessage, UserMessage
 from nanobot.core.messages import Trust
-from nanobot.recall.recall import Recall
-from nanobot.recall.results import page_text
-from nanobot.recall.values import Sources
+from nanobot.recall.chunks import Sources
+from nanobot.recall.tool import Recall, results_text
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import append_in
 from nanobot.store.schema import MIGRATIONS
@@ -80,7 +79,7 @@ class Store:
 
     def answer(self, question: str) -> str:
         """What the tool shows for a question."""
-        return page_text(self.recall.search_now(question).page, zone=UTC)
+        return results_text(self.recall.search_now(question).results, zone=UTC)
 
 
 class Plain:

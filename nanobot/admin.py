@@ -16,7 +16,7 @@ from nanobot.memory.consolidation import Consolidator
 from nanobot.memory.edits import sections
 from nanobot.memory.progress import Digests
 from nanobot.memory.store import MemoryStore
-from nanobot.recall.recall import Recall
+from nanobot.recall.tool import Recall
 from nanobot.session.transfer import GoneItsOwnWay, SessionTransfer, read_file
 from nanobot.store.home import Home
 

@@ -43,9 +43,8 @@ from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.refusals import Refusals
-from nanobot.recall.recall import Recall
-from nanobot.recall.tool import RecallTool
-from nanobot.recall.values import Sources
+from nanobot.recall.chunks import Sources
+from nanobot.recall.tool import Recall, RecallTool
 from nanobot.safety.paths import DiskView, PathResolver
 from nanobot.safety.redaction import Redactor
 from nanobot.session.log import SessionLog, free_for_next

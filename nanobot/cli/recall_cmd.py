@@ -10,8 +10,7 @@ import typer
 from nanobot.cli.context import CliContext
 
 if TYPE_CHECKING:
-    from nanobot.recall.recall import Recall
-    from nanobot.recall.results import Excerpt
+    from nanobot.recall.tool import Excerpt, Recall
 
 SHOWN = 10
 _JSON = typer.Option(False, "--json", help="Print it as JSON.")
@@ -31,23 +30,23 @@ def search(
 ) -> None:
     """Search HISTORY.md and all past conversations."""
     from nanobot.cli.show import printable
-    from nanobot.recall.results import excerpt_body, heading
+    from nanobot.recall.tool import excerpt_body, heading
 
     found = _recall(context.obj).search_now(" ".join(query), limit=limit, tokens=400 * limit)
     if as_json:
-        record = [_record(excerpt) for excerpt in found.page.excerpts]
+        record = [_record(excerpt) for excerpt in found.results.excerpts]
         typer.echo(json.dumps(record, ensure_ascii=False, indent=2))
         return
-    for excerpt in found.page.excerpts:
+    for excerpt in found.results.excerpts:
         doubt = " (untrusted)" if excerpt.trust == "untrusted" else ""
         typer.echo(printable(f"{heading(excerpt, None)}{doubt}"))
         for line in excerpt_body(excerpt).splitlines():
             typer.echo(printable(f"  {line}"))
         typer.echo("")
-    if not found.page.excerpts:
+    if not found.results.excerpts:
         typer.echo("nothing found")
-    elif found.page.left_out:
-        typer.echo(f"{found.page.left_out} weaker matches not shown (--limit)")
+    elif found.results.left_out:
+        typer.echo(f"{found.results.left_out} weaker matches not shown (--limit)")
 
 
 def reindex(context: typer.Context, as_json: bool = _JSON) -> None:
@@ -57,14 +56,14 @@ def reindex(context: typer.Context, as_json: bool = _JSON) -> None:
     made = asyncio.run(_recall(context.obj).rebuild())
     if as_json:
         record = {
-            "passages": made.passages,
+            "passages": made.chunks,
             "sessions": made.sessions,
             "paragraphs": made.paragraphs,
         }
         typer.echo(json.dumps(record))
         return
     typer.echo(
-        f"the search index holds {made.passages} passages of {made.sessions} sessions and "
+        f"the search index holds {made.chunks} passages of {made.sessions} sessions and "
         f"{made.paragraphs} paragraphs of HISTORY.md"
     )
 
@@ -74,8 +73,8 @@ def _recall(cli: CliContext) -> Recall:
     from datetime import UTC, datetime
 
     from nanobot.config.loader import load_config
-    from nanobot.recall.recall import Recall
-    from nanobot.recall.values import Sources
+    from nanobot.recall.chunks import Sources
+    from nanobot.recall.tool import Recall
 
     workspace = load_config(cli.home.config_file, cli.environ).workspace
     return Recall(Sources.of(cli.home, workspace), lambda: datetime.now(UTC))
@@ -90,11 +89,11 @@ def _record(excerpt: Excerpt) -> dict[str, Any]:
         "score": round(excerpt.score, 3),
         "messages": [
             {
-                "speaker": passage.name or passage.speaker or None,
-                "at": passage.at.isoformat() if passage.at else None,
-                "text": passage.text,
-                "found": passage.id in excerpt.hits,
+                "speaker": chunk.name or chunk.speaker or None,
+                "at": chunk.at.isoformat() if chunk.at else None,
+                "text": chunk.text,
+                "found": chunk.id in excerpt.hits,
             }
-            for passage in excerpt.passages
+            for chunk in excerpt.chunks
         ],
     }

@@ -19,14 +19,13 @@ from nanobot.core.errors import StoreUnavailable
 from nanobot.core.messages import Principal, Trust
 from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.core.turn_header import read_header
-from nanobot.recall.chunks import Paragraph, paragraphs, pieces
+from nanobot.recall.chunks import Indexed, Paragraph, Sources, paragraphs, pieces
 from nanobot.recall.terms import terms
-from nanobot.recall.values import Indexed, Sources
 from nanobot.session.entries import EntryKind, decode
 
 T = TypeVar("T")
 
-VERSION = 2
+VERSION = 3
 """Raised with every change of the tables or of what ``terms`` makes of a text."""
 HISTORY = ""
 """The session under which HISTORY.md's paragraphs stand: no session has this key."""
@@ -41,7 +40,7 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 
 _TABLES = """
 CREATE TABLE fact (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE passage (
+CREATE TABLE chunk (
     id         INTEGER PRIMARY KEY,
     session    TEXT NOT NULL,
     seq        INTEGER NOT NULL,
@@ -55,12 +54,12 @@ CREATE TABLE passage (
     inbound_id TEXT NOT NULL,
     text       TEXT NOT NULL
 );
-CREATE INDEX passage_place ON passage (session, seq, part);
-CREATE INDEX passage_at ON passage (at);
+CREATE INDEX chunk_place ON chunk (session, seq, part);
+CREATE INDEX chunk_at ON chunk (at);
 CREATE TABLE known (session TEXT PRIMARY KEY, first INTEGER NOT NULL) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5(terms, content='', tokenize='ascii');
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, row);
-INSERT INTO fact VALUES ('cursor', 0), ('passages', 0), ('terms', 0), ('history', ''),
+INSERT INTO fact VALUES ('cursor', 0), ('chunks', 0), ('terms', 0), ('history', ''),
     ('sessions', 0)
 """
 
@@ -160,12 +159,12 @@ class RecallIndex:
         present = {one.digest: one for one in paragraphs(text, self.sources.zone)}
         held: dict[str, list[int]] = {}
         for id_, digest in connection.execute(
-            "SELECT id, digest FROM passage WHERE session = ?", (HISTORY,)
+            "SELECT id, digest FROM chunk WHERE session = ?", (HISTORY,)
         ):
             held.setdefault(digest, []).append(id_)
         for digest, ids in held.items():
             if digest not in present:
-                _remove_passages(connection, ids)
+                _remove_chunks(connection, ids)
         for digest, paragraph in present.items():
             if digest not in held:
                 _add_paragraph(connection, paragraph)
@@ -323,11 +322,11 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 
 
 def _is_whole(connection: sqlite3.Connection) -> bool:
-    """Whether passages and words end alike, which they do unless somebody meddled with one."""
-    passages, words = connection.execute(
-        "SELECT (SELECT max(id) FROM passage), (SELECT max(id) FROM words_docsize)"
+    """Whether chunks and words end alike, which they do unless somebody meddled with one."""
+    chunks, words = connection.execute(
+        "SELECT (SELECT max(id) FROM chunk), (SELECT max(id) FROM words_docsize)"
     ).fetchone()
-    return bool(passages == words)
+    return bool(chunks == words)
 
 
 def _fact(connection: sqlite3.Connection, name: str) -> Any:
@@ -341,8 +340,8 @@ def _set_fact(connection: sqlite3.Connection, name: str, value: int | str) -> No
     connection.execute("UPDATE fact SET value = ? WHERE name = ?", (value, name))
 
 
-def _count(connection: sqlite3.Connection, passages: int, words: int) -> None:
-    connection.execute("UPDATE fact SET value = value + ? WHERE name = 'passages'", (passages,))
+def _count(connection: sqlite3.Connection, chunks: int, words: int) -> None:
+    connection.execute("UPDATE fact SET value = value + ? WHERE name = 'chunks'", (chunks,))
     connection.execute("UPDATE fact SET value = value + ? WHERE name = 'terms'", (words,))
 
 
@@ -416,26 +415,26 @@ def _leave_out_deleted(connection: sqlite3.Connection, state: sqlite3.Connection
 def _forget(connection: sqlite3.Connection, session: str, first: int | None) -> None:
     """Leave out what of a session precedes the entry ``first``; None: all of it."""
     rows = connection.execute(
-        "SELECT id FROM passage WHERE session = ? AND (? IS NULL OR seq < ?)",
+        "SELECT id FROM chunk WHERE session = ? AND (? IS NULL OR seq < ?)",
         (session, first, first),
     )
-    _remove_passages(connection, [id_ for (id_,) in rows])
+    _remove_chunks(connection, [id_ for (id_,) in rows])
     connection.execute("DELETE FROM known WHERE session = ?", (session,))
     # What FTS5 deletes it only marks, until the parts of its index are merged.
     connection.execute("INSERT INTO words (words) VALUES ('optimize')")
 
 
-def _remove_passages(connection: sqlite3.Connection, ids: Iterable[int]) -> None:
+def _remove_chunks(connection: sqlite3.Connection, ids: Iterable[int]) -> None:
     for id_ in ids:
         name, text = connection.execute(
-            "SELECT name, text FROM passage WHERE id = ?", (id_,)
+            "SELECT name, text FROM chunk WHERE id = ?", (id_,)
         ).fetchone()
         found = terms(f"{name} {text}")
         connection.execute(
             "INSERT INTO words (words, rowid, terms) VALUES ('delete', ?, ?)",
             (id_, " ".join(found)),
         )
-        connection.execute("DELETE FROM passage WHERE id = ?", (id_,))
+        connection.execute("DELETE FROM chunk WHERE id = ?", (id_,))
         _count(connection, -1, -len(found))
 
 
@@ -479,7 +478,7 @@ def _is_owner(principal: str) -> bool:
 
 def _add(connection: sqlite3.Connection, values: Sequence[object]) -> None:
     cursor = connection.execute(
-        "INSERT INTO passage (session, seq, part, digest, speaker, name, at, untrusted, guest, "
+        "INSERT INTO chunk (session, seq, part, digest, speaker, name, at, untrusted, guest, "
         "inbound_id, text) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         values,
     )
@@ -493,7 +492,7 @@ def _add(connection: sqlite3.Connection, values: Sequence[object]) -> None:
 def _counted(connection: sqlite3.Connection) -> Indexed:
     row = connection.execute(
         "SELECT count(*), count(DISTINCT session) - max(session = ''), "
-        "count(DISTINCT CASE WHEN session = '' THEN digest END) FROM passage"
+        "count(DISTINCT CASE WHEN session = '' THEN digest END) FROM chunk"
     ).fetchone()
     return Indexed(row[0], row[1] or 0, row[2])
 

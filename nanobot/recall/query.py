@@ -11,11 +11,19 @@ from datetime import datetime, tzinfo
 from itertools import combinations
 
 from nanobot.recall.dates import Span, spans
-from nanobot.recall.lexicon import MEANINGS, STOP_WORDS, UNSPACED_STOP
-from nanobot.recall.terms import is_grammar, is_unspaced, pairs, stem, tokens
+from nanobot.recall.terms import (
+    STOP_WORDS,
+    SYNONYMS,
+    UNSPACED_STOP,
+    is_grammar,
+    is_unspaced,
+    pairs,
+    stem,
+    tokens,
+)
 
 MOST_CONCEPTS = 24
-"""Concepts of a question that are searched, the rarest: a pasted page is no question."""
+"""Concepts of a question that are searched, the rarest: a pasted results is no question."""
 _LONGEST_QUERY = 4000
 _MOST_VARIANTS = 24
 _OF_ONESELF = 0.4
@@ -48,14 +56,14 @@ _KANA_TAIL = re.compile(r"([\u4e00-\u9fff])(?=[\u3041-\u309f])")
 
 def _neighbours() -> Mapping[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
-    for first, *others in MEANINGS:
+    for first, *others in SYNONYMS:
         for other in others:
             found.setdefault(stem(first), set()).add(stem(other))
             found.setdefault(stem(other), set()).add(stem(first))
     return {word: frozenset(near - {word}) for word, near in found.items()}
 
 
-_SYNONYMS = _neighbours()
+_NEAR = _neighbours()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,7 @@ class Question:
     concepts: tuple[Concept, ...]
     spans: tuple[Span, ...]
     match: str
-    passages: int
+    chunks: int
     average: float
     about_asker: bool
     about_assistant: bool
@@ -96,15 +104,15 @@ def read_question(connection: sqlite3.Connection, query: str, now: datetime) -> 
     """Read any text as a question to the index; never raises because of what it says."""
     query = query[:_LONGEST_QUERY]
     facts = dict(connection.execute("SELECT name, value FROM fact"))
-    passages = max(int(facts["passages"]), 1)
+    chunks = max(int(facts["chunks"]), 1)
     words = tokens(query)
-    found = _concepts(connection, words, passages)
+    found = _concepts(connection, words, chunks)
     return Question(
         concepts=found,
         spans=spans(query, now),
         match=_match(connection, found),
-        passages=passages,
-        average=max(int(facts["terms"]) / passages, 1.0),
+        chunks=chunks,
+        average=max(int(facts["terms"]) / chunks, 1.0),
         about_asker=not FIRST_PERSON.isdisjoint(words),
         about_assistant=not _ADDRESSED.isdisjoint(words),
         wants_newest=not _NEWEST.isdisjoint(words),
@@ -115,7 +123,7 @@ def read_question(connection: sqlite3.Connection, query: str, now: datetime) -> 
 
 
 def _concepts(
-    connection: sqlite3.Connection, words: Sequence[str], passages: int
+    connection: sqlite3.Connection, words: Sequence[str], chunks: int
 ) -> tuple[Concept, ...]:
     said = _content_terms(words)
     found: list[Concept] = []
@@ -128,7 +136,7 @@ def _concepts(
         present = {one: weight for one, weight in variants.items() if one in counts}
         if not present:
             continue
-        found.append(_concept(present, counts, term, share, passages))
+        found.append(_concept(present, counts, term, share, chunks))
     if len(found) > MOST_CONCEPTS:
         floor = sorted((one.weight for one in found), reverse=True)[MOST_CONCEPTS - 1]
         found = [one for one in found if one.weight >= floor][:MOST_CONCEPTS]
@@ -136,12 +144,12 @@ def _concepts(
 
 
 def _concept(
-    present: Mapping[str, float], counts: Mapping[str, int], term: str, share: float, passages: int
+    present: Mapping[str, float], counts: Mapping[str, int], term: str, share: float, chunks: int
 ) -> Concept:
     """A concept of ``term``: what stands for it counts no more than the term itself would."""
 
     def rarity(frequency: int) -> float:
-        return math.log(1 + (passages - frequency + 0.5) / (frequency + 0.5))
+        return math.log(1 + (chunks - frequency + 0.5) / (frequency + 0.5))
 
     most = rarity(counts[term]) if term in counts else rarity(1)
     amounts = {
@@ -188,7 +196,7 @@ def _variants(connection: sqlite3.Connection, term: str) -> dict[str, float]:
         start = term[:-1]
         return dict.fromkeys(_beginning(connection, start, start + "\U0010ffff", 64), 1.0)
     variants = {term: 1.0}
-    for synonym in _SYNONYMS.get(term, ()):
+    for synonym in _NEAR.get(term, ()):
         variants[synonym] = _SYNONYM
     if len(term) >= 5 and not is_unspaced(term) and not term.isdecimal():
         for longer in _beginning(connection, term, term + "\U0010ffff", _MOST_VARIANTS):
@@ -207,7 +215,7 @@ def _beginning(connection: sqlite3.Connection, start: str, end: str, most: int) 
 
 
 def _frequencies(connection: sqlite3.Connection, found: Iterable[str]) -> dict[str, int]:
-    """In how many passages each term is; only those that are in any."""
+    """In how many chunks each term is; only those that are in any."""
     counts: dict[str, int] = {}
     for term in found:
         row = connection.execute("SELECT doc FROM vocabulary WHERE term = ?", (term,)).fetchone()

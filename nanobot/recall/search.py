@@ -11,13 +11,13 @@ from datetime import UTC, datetime, time
 from itertools import islice
 from typing import Any, TypeAlias
 
+from nanobot.recall.chunks import Asker
 from nanobot.recall.index import HISTORY
 from nanobot.recall.query import Question, read_question
 from nanobot.recall.terms import folded, terms
-from nanobot.recall.values import Asker
 
 _RANKED, CANDIDATES = 1200, 300
-"""Passages that the first pass looks through, and how many of them are weighed."""
+"""Chunks that the first pass looks through, and how many of them are weighed."""
 _MOST_ALIKE = 20
 """Of those, how many may differ in figures alone."""
 _EXPANDED = 40
@@ -35,7 +35,7 @@ _BY, _BY_ONE = 0.7, 1.4
 _OF_ONESELF, _OF_THE_ANSWER = 1.7, 1.15
 """People tell of themselves in their own messages, not in the answers to them."""
 _NEXT, _SECOND = 0.3, 0.1
-"""What a neighbour says counts so much for a passage, the next and the one after it."""
+"""What a neighbour says counts so much for a chunk, the next and the one after it."""
 _FIGURES = re.compile(r"\d+")
 _REPEATED = 0.7
 """What each further message of one form counts."""
@@ -54,8 +54,8 @@ _MOMENT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """One passage of what was said; ``at`` is None only in a HISTORY.md without dates.
+class Chunk:
+    """One chunk of what was said; ``at`` is None only in a HISTORY.md without dates.
 
     ``speaker`` is ``user``, ``assistant`` or, in HISTORY.md, ""; ``name`` is the user's, if known.
     """
@@ -79,15 +79,15 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage with those right before and behind it, as far as they were looked for.
+    """A chunk with those right before and behind it, as far as they were looked for.
 
     ``score`` only compares hits of one search.
     """
 
-    passage: Passage
+    chunk: Chunk
     score: float
-    before: Passage | None = None
-    after: Passage | None = None
+    before: Chunk | None = None
+    after: Chunk | None = None
 
 
 _COLUMNS = "id, session, seq, part, speaker, name, at, untrusted, guest, inbound_id, text"
@@ -96,7 +96,7 @@ _COLUMNS = "id, session, seq, part, speaker, name, at, untrusted, guest, inbound
 def search(
     connection: sqlite3.Connection, query: str, *, asker: Asker, now: datetime
 ) -> tuple[Hit, ...]:
-    """The passages that may answer ``query``, best first; ``now`` is in the asker's zone."""
+    """The chunks that may answer ``query``, best first; ``now`` is in the asker's zone."""
     question = read_question(connection, query, now)
     found = _candidates(connection, question, asker)
     if not found:
@@ -105,9 +105,9 @@ def search(
     # In rough order, so that only the neighbours of the better ones are fetched.
     order = sorted(found.values(), key=lambda one: -sum(said[one.id]))
     near = _with_neighbours(connection, order[:_EXPANDED], found, asker)
-    for passage in found.values():
-        if passage.id not in said:
-            said[passage.id] = _said(passage, question)
+    for chunk in found.values():
+        if chunk.id not in said:
+            said[chunk.id] = _said(chunk, question)
     newest = max((one.at for one in found.values() if one.at), default=now)
     hits = [
         Hit(
@@ -117,18 +117,18 @@ def search(
         )
         for one in found.values()
     ]
-    hits.sort(key=lambda hit: (-hit.score, -hit.passage.id))
+    hits.sort(key=lambda hit: (-hit.score, -hit.chunk.id))
     return _without_repetitions(hit for hit in hits[:_MOST_HITS] if hit.score > 0)
 
 
 def _candidates(
     connection: sqlite3.Connection, question: Question, asker: Asker
-) -> dict[int, Passage]:
+) -> dict[int, Chunk]:
     rows: list[tuple[object, ...]] = []
     allowed, values = _allowed(asker)
     if question.match:
         ranked = connection.execute(
-            f"SELECT {_COLUMNS}, words.rank FROM words JOIN passage ON passage.id = words.rowid "
+            f"SELECT {_COLUMNS}, words.rank FROM words JOIN chunk ON chunk.id = words.rowid "
             f"WHERE words MATCH ? AND {allowed} ORDER BY words.rank LIMIT {_RANKED}",
             (question.match, *values),
         ).fetchall()
@@ -139,11 +139,11 @@ def _candidates(
     for span in question.spans:
         first = datetime.combine(span.first, time(), question.zone).timestamp()
         rows += connection.execute(
-            f"SELECT {_COLUMNS} FROM passage WHERE at >= ? AND at < ? AND {allowed} "
+            f"SELECT {_COLUMNS} FROM chunk WHERE at >= ? AND at < ? AND {allowed} "
             f"ORDER BY at DESC LIMIT {_IN_SPAN}",
             (first, first + span.days * 86400, *values),
         )
-    return {one.id: one for one in map(_passage, rows)}
+    return {one.id: one for one in map(_chunk, rows)}
 
 
 def _varied(ranked: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
@@ -160,24 +160,24 @@ def _varied(ranked: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 def _allowed(asker: Asker) -> tuple[str, tuple[str, ...]]:
     """What the asker may find: never the turn's own words, a guest their own session alone."""
-    condition = "(passage.inbound_id <> ? OR passage.inbound_id = '')"
+    condition = "(chunk.inbound_id <> ? OR chunk.inbound_id = '')"
     if asker.is_owner:
         return condition, (asker.inbound_id,)
-    return f"{condition} AND passage.session = ?", (asker.inbound_id, asker.session)
+    return f"{condition} AND chunk.session = ?", (asker.inbound_id, asker.session)
 
 
-def _passage(row: Sequence[object]) -> Passage:
+def _chunk(row: Sequence[object]) -> Chunk:
     id_, session, seq, part, speaker, name, at, untrusted, guest, inbound_id, text = row
     moment = datetime.fromtimestamp(at, UTC) if isinstance(at, float) else None
-    return Passage(
+    return Chunk(
         *(int(str(id_)), str(session), int(str(seq)), int(str(part)), str(speaker), str(name)),
         *(moment, bool(untrusted), bool(guest), str(inbound_id), str(text)),
     )
 
 
-def _said(passage: Passage, question: Question) -> tuple[float, ...]:
-    """How much a passage says of each concept (BM25), nearness included."""
-    speaker, words = _speaker(passage)
+def _said(chunk: Chunk, question: Question) -> tuple[float, ...]:
+    """How much a chunk says of each concept (BM25), nearness included."""
+    speaker, words = _speaker(chunk)
     by = frozenset(terms(speaker)) if speaker else frozenset()
     found = terms(words)
     counts = Counter(found)
@@ -200,12 +200,12 @@ def _said(passage: Passage, question: Question) -> tuple[float, ...]:
     return tuple(amount * _BY_ONE for amount in said) if is_by_one else tuple(said)
 
 
-def _speaker(passage: Passage) -> tuple[str, str]:
-    """The name under which a passage was said, where one is known, and its words."""
-    named = _NAMED.match(passage.text)
+def _speaker(chunk: Chunk) -> tuple[str, str]:
+    """The name under which a chunk was said, where one is known, and its words."""
+    named = _NAMED.match(chunk.text)
     if named is None:
-        return passage.name, passage.text
-    return f"{passage.name} {named[1]}", passage.text[named.end() :]
+        return chunk.name, chunk.text
+    return f"{chunk.name} {named[1]}", chunk.text[named.end() :]
 
 
 def _are_near(found: Sequence[str], question: Question, place: int) -> bool:
@@ -220,13 +220,13 @@ def _are_near(found: Sequence[str], question: Question, place: int) -> bool:
     return False
 
 
-_Near: TypeAlias = tuple[Passage | None, Passage | None, Passage | None, Passage | None]
-"""The second before, the one before, the one after and the second after a passage."""
+_Near: TypeAlias = tuple[Chunk | None, Chunk | None, Chunk | None, Chunk | None]
+"""The second before, the one before, the one after and the second after a chunk."""
 _ALONE: _Near = (None, None, None, None)
 
 
 def _shares(near: _Near | None) -> Iterator[tuple[int, float]]:
-    """What neighbours say counts in part for the passage beside them."""
+    """What neighbours say counts in part for the chunk beside them."""
     for one, share in zip(near or _ALONE, (_SECOND, _NEXT, _NEXT, _SECOND), strict=True):
         if one is not None:
             yield one.id, share
@@ -234,20 +234,20 @@ def _shares(near: _Near | None) -> Iterator[tuple[int, float]]:
 
 def _with_neighbours(
     connection: sqlite3.Connection,
-    passages: Iterable[Passage],
-    found: dict[int, Passage],
+    chunks: Iterable[Chunk],
+    found: dict[int, Chunk],
     asker: Asker,
 ) -> dict[int, _Near]:
-    """Add the neighbours of ``passages`` to ``found``; returns whose neighbours are which."""
+    """Add the neighbours of ``chunks`` to ``found``; returns whose neighbours are which."""
     near: dict[int, _Near] = {}
-    for passage in passages:
-        if passage.is_history:
+    for chunk in chunks:
+        if chunk.is_history:
             continue
-        before = _beside(connection, passage, False, asker)
-        after = _beside(connection, passage, True, asker)
-        row = (*(None,) * (2 - len(before)), *reversed(before), passage)
+        before = _beside(connection, chunk, False, asker)
+        after = _beside(connection, chunk, True, asker)
+        row = (*(None,) * (2 - len(before)), *reversed(before), chunk)
         row = (*row, *after, *(None,) * (2 - len(after)))
-        near[passage.id] = (row[0], row[1], row[3], row[4])
+        near[chunk.id] = (row[0], row[1], row[3], row[4])
         for place, one in enumerate(row):
             if one is not None and one.id not in found:
                 found[one.id] = one
@@ -262,37 +262,35 @@ def _with_neighbours(
     return near
 
 
-def _beside(
-    connection: sqlite3.Connection, passage: Passage, ahead: bool, asker: Asker
-) -> list[Passage]:
-    """The two passages before or behind one in its conversation, the nearest first."""
+def _beside(connection: sqlite3.Connection, chunk: Chunk, ahead: bool, asker: Asker) -> list[Chunk]:
+    """The two chunks before or behind one in its conversation, the nearest first."""
     sign, order = (">", "ASC") if ahead else ("<", "DESC")
     allowed, values = _allowed(asker)
     rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM passage WHERE session = ? AND (seq, part) {sign} (?, ?) "
+        f"SELECT {_COLUMNS} FROM chunk WHERE session = ? AND (seq, part) {sign} (?, ?) "
         f"AND {allowed} ORDER BY seq {order}, part {order} LIMIT 2",
-        (passage.session, passage.seq, passage.part, *values),
+        (chunk.session, chunk.seq, chunk.part, *values),
     )
-    beside = map(_passage, rows)
-    return [one for one in beside if are_together(one, passage)]
+    beside = map(_chunk, rows)
+    return [one for one in beside if are_together(one, chunk)]
 
 
-def are_together(one: Passage, other: Passage) -> bool:
-    """Whether two passages of a session are of one conversation."""
+def are_together(one: Chunk, other: Chunk) -> bool:
+    """Whether two chunks of a session are of one conversation."""
     if one.at is None or other.at is None:
         return False
     return abs((one.at - other.at).total_seconds()) <= _TOGETHER_S
 
 
 def _score(
-    passage: Passage,
+    chunk: Chunk,
     question: Question,
     said: dict[int, tuple[float, ...]],
     near: Iterable[tuple[int, float]],
     asker: Asker,
     newest: datetime,
 ) -> float:
-    together = list(said[passage.id])
+    together = list(said[chunk.id])
     for id_, share in near:
         for place, amount in enumerate(said[id_]):
             together[place] = max(together[place], amount * share)
@@ -306,29 +304,29 @@ def _score(
         )
         total *= 0.6 + 0.4 * covered / possible
     if question.spans:
-        total = _dated(passage, question, total)
-    total *= _manner(passage, question)
-    if passage.at is not None and question.wants_newest:
-        age = max((newest - passage.at).total_seconds() / 86400, 0.0)
+        total = _dated(chunk, question, total)
+    total *= _manner(chunk, question)
+    if chunk.at is not None and question.wants_newest:
+        age = max((newest - chunk.at).total_seconds() / 86400, 0.0)
         total *= 1 + 0.25 / (1 + age / 60)
-    if _is_seen(passage, asker):
+    if _is_seen(chunk, asker):
         # The model has it before its eyes: what it does not see comes first.
         total *= 0.5
     return total
 
 
-def _is_seen(passage: Passage, asker: Asker) -> bool:
-    """Whether a passage is in the part of the asker's session that the model sees anyway."""
-    if asker.live_from is None or passage.session != asker.session:
+def _is_seen(chunk: Chunk, asker: Asker) -> bool:
+    """Whether a chunk is in the part of the asker's session that the model sees anyway."""
+    if asker.live_from is None or chunk.session != asker.session:
         return False
-    return passage.seq >= asker.live_from
+    return chunk.seq >= asker.live_from
 
 
-def _dated(passage: Passage, question: Question, total: float) -> float:
+def _dated(chunk: Chunk, question: Question, total: float) -> float:
     """The score with regard to the spans that the question names."""
-    if passage.at is None:
+    if chunk.at is None:
         return total
-    day = passage.at.astimezone(question.zone).date()
+    day = chunk.at.astimezone(question.zone).date()
     distance = min(span.distance(day) for span in question.spans)
     if distance == 0:
         # Also where the question names nothing but a time.
@@ -337,18 +335,18 @@ def _dated(passage: Passage, question: Question, total: float) -> float:
     return total * (1.2 if distance <= max(widest // 4, 2) else 1.0)
 
 
-def _manner(passage: Passage, question: Question) -> float:
-    """What kind of passage it is: a question answers nothing, people tell of themselves."""
+def _manner(chunk: Chunk, question: Question) -> float:
+    """What kind of chunk it is: a question answers nothing, people tell of themselves."""
     factor = 1.0
-    if passage.text.rstrip().endswith(("?", "？")) and len(passage.text) < 200:
+    if chunk.text.rstrip().endswith(("?", "？")) and len(chunk.text) < 200:
         factor *= 0.85
-    if question.about_asker and not question.about_assistant and passage.speaker == "user":
+    if question.about_asker and not question.about_assistant and chunk.speaker == "user":
         factor *= _OF_ONESELF
-    if question.about_assistant and passage.speaker == "assistant":
+    if question.about_assistant and chunk.speaker == "assistant":
         factor *= _OF_THE_ANSWER
-    if question.wants_figures and _FIGURE.search(passage.text):
+    if question.wants_figures and _FIGURE.search(chunk.text):
         factor *= 1.15
-    if question.wants_time and _MOMENT.search(passage.text):
+    if question.wants_time and _MOMENT.search(chunk.text):
         factor *= 1.15
     return factor
 
@@ -362,12 +360,12 @@ def _without_repetitions(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     forms: Counter[str] = Counter()
     kept: list[Hit] = []
     for hit in hits:
-        words = " ".join(folded(hit.passage.text).split())
+        words = " ".join(folded(hit.chunk.text).split())
         if words in seen:
             continue
         seen.add(words)
         form = _FIGURES.sub("0", words)
         kept.append(replace(hit, score=hit.score * _REPEATED ** forms[form]))
         forms[form] += 1
-    kept.sort(key=lambda hit: (-hit.score, -hit.passage.id))
+    kept.sort(key=lambda hit: (-hit.score, -hit.chunk.id))
     return tuple(kept)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
-
-from nanobot.recall.lexicon import IRREGULAR, WHOLE
+from pathlib import Path
 
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
@@ -23,6 +22,27 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _LONGEST = 64
 _LAST_LATIN = "\u052f"
 """The last letter of the scripts (Latin, Greek, Cyrillic) whose accents are not told apart."""
+
+
+def _words() -> dict[str, list[list[str]]]:
+    """The sections of ``words.txt``: lists of words, split at semicolons."""
+    sections: dict[str, list[list[str]]] = {}
+    text = Path(__file__).with_name("words.txt").read_text(encoding="utf-8")
+    for section in re.split(r"^\[", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE), flags=re.M)[
+        1:
+    ]:
+        name, _, words = section.partition("]")
+        sections[name] = [group.split() for group in words.split(";")]
+    return sections
+
+
+_WORDS = _words()
+IRREGULAR = {form: forms[0] for forms in _WORDS["irregular"] for form in forms[1:]}
+"""Each irregular form to the word it belongs to."""
+UNINFLECTED = frozenset(_WORDS["uninflected"][0])
+STOP_WORDS = frozenset(_WORDS["stop"][0])
+UNSPACED_STOP = tuple(_WORDS["unspaced stop"][0])
+SYNONYMS = _WORDS["synonyms"]
 
 
 def terms(text: str) -> list[str]:
@@ -95,7 +115,7 @@ def stem(word: str) -> str:
     known = IRREGULAR.get(word)
     if known is not None:
         word = known
-    if word in WHOLE or len(word) < 4 or not word.isalpha() or not word.isascii():
+    if word in UNINFLECTED or len(word) < 4 or not word.isalpha() or not word.isascii():
         return word[:_LONGEST]
     word = _without_plural(word[:_LONGEST])
     word = _without_tense(word)

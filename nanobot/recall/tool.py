@@ -1,17 +1,253 @@
-"""The ``recall`` tool: searches HISTORY.md and all that was said before."""
+"""The recall tool: searches past conversations and shows what it found as excerpts."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
+from loguru import logger
 from pydantic import Field
 
 from nanobot.core.errors import StoreUnavailable, ToolError
 from nanobot.core.messages import Trust
+from nanobot.core.ports import Clock
+from nanobot.core.text import fence, one_line
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
-from nanobot.recall.recall import MOST_HITS, Found
-from nanobot.recall.values import Asker
+from nanobot.recall.chunks import Asker, Indexed, Sources
 from nanobot.session.log import LiveSession
+
+if TYPE_CHECKING:
+    from nanobot.recall.index import RecallIndex
+    from nanobot.recall.search import Chunk, Hit
+
+
+HISTORY_NAME = "HISTORY.md"
+_WITH_NEIGHBOURS = 2
+_HEAD, _FENCE = 14, 24
+"""Tokens of an excerpt's heading, and of the marks round what is untrusted."""
+_NEIGHBOURLY = 80
+"""The first hits are shown with the messages beside them, where these have so few tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Chunks that follow each other in one source, the oldest first.
+
+    ``hits`` are the ids of those that were found for themselves; ``source`` is ``HISTORY.md`` or
+    the session's key; ``guest``: somebody else than the owner, who asks, took part.
+    """
+
+    chunks: tuple[Chunk, ...]
+    hits: frozenset[int]
+    score: float
+    guest: bool
+
+    @property
+    def source(self) -> str:
+        first = self.chunks[0]
+        return HISTORY_NAME if first.is_history else first.session
+
+    @property
+    def at(self) -> datetime | None:
+        return self.chunks[0].at
+
+    @property
+    def trust(self) -> Trust:
+        """Untrusted where a chunk is, and what somebody else said is for the owner."""
+        doubtful = self.guest or any(chunk.untrusted for chunk in self.chunks)
+        return Trust.UNTRUSTED if doubtful else Trust.TRUSTED
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The excerpts that fit, best first, and how many chunks found are not among them."""
+
+    excerpts: tuple[Excerpt, ...]
+    left_out: int
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An excerpt in the making."""
+
+    chunks: list[Chunk]
+    hits: set[int]
+    score: float
+
+
+def as_results(hits: Sequence[Hit], *, tokens: int, limit: int, for_owner: bool = True) -> Results:
+    """Fill ``tokens`` with the best of at most ``limit`` hits, neighbours joined to one excerpt."""
+    drafts: list[_Draft] = []
+    shown: dict[int, _Draft] = {}
+    room = float(tokens)
+    count = 0
+    for place, hit in enumerate(hits):
+        if count >= limit or room < 20:
+            break
+        chunk = hit.chunk
+        if chunk.id in shown:
+            shown[chunk.id].hits.add(chunk.id)
+            count += 1
+            continue
+        beside = [one for one in (hit.before, hit.after) if one is not None]
+        wanted = [chunk]
+        if place < _WITH_NEIGHBOURS:
+            wanted += [one for one in beside if _cost([one]) <= _NEIGHBOURLY]
+        wanted = [one for one in wanted if one.id not in shown]
+        draft = next((shown[one.id] for one in beside if one.id in shown), None)
+        cost = _cost(wanted)
+        if draft is None:
+            cost += _HEAD + (_FENCE if chunk.untrusted or chunk.guest else 0)
+        if cost > room:
+            continue
+        if draft is None:
+            draft = _Draft([], set(), hit.score)
+            drafts.append(draft)
+        draft.chunks += wanted
+        draft.hits.add(chunk.id)
+        shown.update((one.id, draft) for one in wanted)
+        room -= cost
+        count += 1
+    excerpts = tuple(
+        Excerpt(
+            tuple(sorted(one.chunks, key=lambda p: (p.seq, p.part))),
+            frozenset(one.hits),
+            one.score,
+            for_owner and any(chunk.guest for chunk in one.chunks),
+        )
+        for one in drafts
+    )
+    return Results(excerpts, len(hits) - count)
+
+
+def _cost(chunks: Iterable[Chunk]) -> float:
+    return sum(token_estimate(one.text) + 3 for one in chunks)
+
+
+def token_estimate(text: str) -> float:
+    """Tokens of a text, offline: a quarter of one an ASCII character, one any other."""
+    if text.isascii():
+        return len(text) / 4
+    wide = sum(character > "\u007f" for character in text)
+    return (len(text) - wide) / 4 + wide
+
+
+def results_text(results: Results, *, zone: tzinfo | None = None, fenced: bool = True) -> str:
+    """The results, dates in ``zone``; what is untrusted stands between marks (when ``fenced``)."""
+    blocks = [_excerpt_text(excerpt, zone, fenced) for excerpt in results.excerpts]
+    return "\n\n".join(blocks)
+
+
+def _excerpt_text(excerpt: Excerpt, zone: tzinfo | None, fenced: bool) -> str:
+    head = heading(excerpt, zone)
+    body = excerpt_body(excerpt)
+    if fenced and excerpt.trust is Trust.UNTRUSTED:
+        return fence(body, source=head)
+    return f"[{head}] {body}"
+
+
+def heading(excerpt: Excerpt, zone: tzinfo | None) -> str:
+    """Date, time and source of an excerpt in a line."""
+    when = f"{excerpt.at.astimezone(zone):%Y-%m-%d %H:%M} " if excerpt.at else ""
+    guest = ", a guest's" if excerpt.guest else ""
+    return f"{when}{one_line(excerpt.source, 120)}{guest}"
+
+
+def excerpt_body(excerpt: Excerpt) -> str:
+    """The words of an excerpt, each message under its speaker."""
+    lines: list[str] = []
+    last: Chunk | None = None
+    for chunk in excerpt.chunks:
+        same = last is not None and (last.session, last.seq) == (chunk.session, chunk.seq)
+        if same or not chunk.speaker:
+            lines.append(chunk.text)
+        else:
+            lines.append(f"{chunk.name or chunk.speaker}: {chunk.text}")
+        last = chunk
+    return "\n".join(lines)
+
+
+TOKENS = 3900
+"""Tokens of the results shown, so that it stays under what a tool's result may have."""
+MOST_HITS = 100
+_PAUSE_S = 0.02
+_ROUND_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found: the results, and every hit, best first."""
+
+    results: Results
+    hits: tuple[Hit, ...]
+
+
+class Recall:
+    """Searches HISTORY.md and every session, on threads of their own.
+
+    What it searches with is imported then: most processes end without a search.
+    """
+
+    def __init__(self, sources: Sources, clock: Clock) -> None:
+        self._sources = sources
+        self._zone = sources.zone
+        self._clock = clock
+
+    async def search(
+        self, query: str, *, asker: Asker = Asker(), limit: int = MOST_HITS, tokens: int = TOKENS
+    ) -> Found:
+        """What ``asker`` may find, at most ``limit`` hits on at most about ``tokens`` tokens.
+
+        Raises StoreUnavailable when the index can be neither read nor made.
+        """
+        return await asyncio.to_thread(self.search_now, query, asker, limit, tokens)
+
+    def search_now(
+        self, query: str, asker: Asker = Asker(), limit: int = MOST_HITS, tokens: int = TOKENS
+    ) -> Found:
+        """``search``, blocking."""
+        from nanobot.recall.search import search
+
+        now = self._clock().astimezone(self._zone)
+
+        def find(connection: sqlite3.Connection) -> tuple[Hit, ...]:
+            return search(connection, query, asker=asker, now=now)
+
+        hits = self._index.search(find)
+        return Found(as_results(hits, tokens=tokens, limit=limit, for_owner=asker.is_owner), hits)
+
+    async def catch_up(self) -> None:
+        """Take in what is new, in steps that leave others room. Raises StoreUnavailable."""
+        await asyncio.to_thread(lambda: self._index.catch_up(pause=lambda: time.sleep(_PAUSE_S)))
+
+    async def keep_up(self) -> None:
+        """Take in what is new once in a while until cancelled, so that no search has much to do."""
+        while True:
+            try:
+                await self.catch_up()
+            except StoreUnavailable as error:
+                logger.warning("the search index is not up to date: {}", error)
+            await asyncio.sleep(_ROUND_S)
+
+    async def rebuild(self) -> Indexed:
+        """Make the index anew. Raises StoreUnavailable."""
+        return await asyncio.to_thread(lambda: self._index.rebuild())
+
+    async def forget(self, session: str) -> None:
+        """Remove a session that was deleted from the index file. Raises StoreUnavailable."""
+        await asyncio.to_thread(lambda: self._index.forget(session))
+
+    @cached_property
+    def _index(self) -> RecallIndex:
+        from nanobot.recall.index import RecallIndex
+
+        return RecallIndex(self._sources)
 
 
 class Searcher(Protocol):
@@ -50,8 +286,6 @@ class RecallTool(Tool[RecallArguments]):
         self._sessions = sessions
 
     async def run(self, args: RecallArguments, context: ToolContext) -> ToolOutput:
-        from nanobot.recall.results import page_text
-
         live = await self._sessions.live(context.session_key)
         asker = Asker(
             session=context.session_key,
@@ -63,12 +297,12 @@ class RecallTool(Tool[RecallArguments]):
             found = await self._searcher.search(args.query, asker=asker, limit=args.limit)
         except StoreUnavailable as error:
             raise ToolError(f"What was said before cannot be searched now: {error}") from error
-        if not found.page.excerpts:
+        if not found.results.excerpts:
             return ToolOutput("Nothing was found; try other words, names, or a date.")
-        text = page_text(found.page)
-        if found.page.left_out:
-            text += f"\n\n[{found.page.left_out} weaker matches are not shown]"
+        text = results_text(found.results)
+        if found.results.left_out:
+            text += f"\n\n[{found.results.left_out} weaker matches are not shown]"
         trust = Trust.TRUSTED
-        for excerpt in found.page.excerpts:
+        for excerpt in found.results.excerpts:
             trust = trust.joined(excerpt.trust)
         return ToolOutput(text, trust)

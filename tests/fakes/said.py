@@ -8,9 +8,8 @@ from pathlib import Path
 
 from nanobot.core.chat import AssistantMessage, ChatMessage, ToolMessage, UserMessage
 from nanobot.core.messages import Trust
-from nanobot.recall.recall import Recall
-from nanobot.recall.results import page_text
-from nanobot.recall.values import Asker, Sources
+from nanobot.recall.chunks import Asker, Sources
+from nanobot.recall.tool import Recall, results_text
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import append_in
 from nanobot.store.database import Database
@@ -81,9 +80,9 @@ class Past:
     async def texts(self, query: str, asker: Asker = Asker()) -> list[str]:
         """The texts of the hits, best first."""
         found = await self.recall.search(query, asker=asker)
-        return [hit.passage.text for hit in found.hits]
+        return [hit.chunk.text for hit in found.hits]
 
-    async def page(self, query: str, asker: Asker = Asker()) -> str:
-        """The page of a search, as a model reads it."""
+    async def results(self, query: str, asker: Asker = Asker()) -> str:
+        """The results of a search, as a model reads it."""
         found = await self.recall.search(query, asker=asker)
-        return page_text(found.page, zone=UTC)
+        return results_text(found.results, zone=UTC)

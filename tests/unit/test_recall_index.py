@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanobot.core.errors import StoreUnavailable
+from nanobot.recall.chunks import Sources
 from nanobot.recall.index import HISTORY, RecallIndex
-from nanobot.recall.recall import Recall
-from nanobot.recall.values import Sources
+from nanobot.recall.tool import Recall
 from nanobot.store.database import Database
 from tests.fakes.said import NOW, Past
 
@@ -33,7 +33,7 @@ def rows(sources: Sources) -> list[tuple[object, ...]]:
     """What the index holds, in the order of its sources."""
     with sqlite3.connect(sources.index) as connection:
         return connection.execute(
-            "SELECT session, seq, part, speaker, at, untrusted, guest, text FROM passage "
+            "SELECT session, seq, part, speaker, at, untrusted, guest, text FROM chunk "
             "ORDER BY session, seq, digest, part"
         ).fetchall()
 
@@ -130,8 +130,8 @@ async def test_a_session_of_the_same_name_and_moment_is_another(past: Past) -> N
     [
         "DROP TABLE words",
         "DELETE FROM words_data",
-        "DROP TABLE passage",
-        "DELETE FROM passage",
+        "DROP TABLE chunk",
+        "DELETE FROM chunk",
         "DELETE FROM words_docsize",
         "DELETE FROM fact",
         "PRAGMA user_version = 99",
@@ -253,12 +253,12 @@ async def test_after_any_changes_the_index_is_what_a_new_one_would_be(
 
 async def _scores(recall: Recall, query: str) -> list[tuple[str, float]]:
     found = await recall.search(query)
-    return sorted((hit.passage.text, round(hit.score, 6)) for hit in found.hits)
+    return sorted((hit.chunk.text, round(hit.score, 6)) for hit in found.hits)
 
 
 def _words(sources: Sources) -> list[tuple[object, ...]]:
     with sqlite3.connect(sources.index) as connection:
-        facts = "SELECT name, value FROM fact WHERE name IN ('passages', 'terms') ORDER BY name"
+        facts = "SELECT name, value FROM fact WHERE name IN ('chunks', 'terms') ORDER BY name"
         return [
             *connection.execute("SELECT term, doc, cnt FROM vocabulary ORDER BY term"),
             *connection.execute(facts),
@@ -272,7 +272,7 @@ async def test_reindexing_says_what_is_in_it(past: Past) -> None:
 
     made = await past.recall.rebuild()
 
-    assert (made.sessions, made.paragraphs, made.passages) == (2, 2, len(rows(past.sources)))
+    assert (made.sessions, made.paragraphs, made.chunks) == (2, 2, len(rows(past.sources)))
     assert {row[0] for row in rows(past.sources)} == {HISTORY, "telegram:1", "telegram:2"}
 
 
@@ -280,4 +280,4 @@ def test_a_home_without_anything_has_an_empty_index(tmp_path: Path) -> None:
     sources = Sources(tmp_path / "recall.db", tmp_path / "state.db", tmp_path / "HISTORY.md")
 
     assert Recall(sources, lambda: NOW).search_now("boiler").hits == ()
-    assert RecallIndex(sources).rebuild().passages == 0
+    assert RecallIndex(sources).rebuild().chunks == 0

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from nanobot.core.errors import ToolError
 from nanobot.core.messages import Role, Trust
 from nanobot.core.text import UNTRUSTED_MARK
-from nanobot.recall.recall import TOKENS, Recall
-from nanobot.recall.tool import RecallArguments, RecallTool
-from nanobot.recall.values import Asker, Sources
+from nanobot.recall.chunks import Asker, Sources
+from nanobot.recall.tool import TOKENS, Recall, RecallArguments, RecallTool
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
 from nanobot.store.database import Database
@@ -92,9 +91,9 @@ async def test_a_hit_is_shown_with_its_neighbours_its_date_and_its_source(past: 
     await past.say("Next year.", session="telegram:7", days_ago=3)
     past.write_history("[2026-01-01 10:00] Painted the shutters of the shed.\n")
 
-    page = await past.page("colour of the shutters")
+    results = await past.results("colour of the shutters")
 
-    assert page == (
+    assert results == (
         "[2026-03-02 12:00 telegram:7] user: Which colour shall the shutters have?\n"
         "assistant: Green, like the neighbour's.\n\n"
         "[2026-01-01 10:00 HISTORY.md] Painted the shutters of the shed."
@@ -113,9 +112,9 @@ async def test_a_long_message_is_shown_where_it_speaks_of_the_matter(past: Past)
     filler = "Nothing of interest happened on that day, and nobody came. " * 60
     await past.say(f"{filler}\n\nThe zebra is called Quagga.\n\n{filler}", by="assistant")
 
-    page = await past.page("zebra")
+    results = await past.results("zebra")
 
-    assert "The zebra is called Quagga." in page and len(page) < 2200
+    assert "The zebra is called Quagga." in results and len(results) < 2200
 
 
 async def test_a_page_keeps_to_its_tokens_and_says_what_is_left_out(past: Past) -> None:
@@ -126,10 +125,10 @@ async def test_a_page_keeps_to_its_tokens_and_says_what_is_left_out(past: Past) 
     found = await past.recall.search("boiler")
     few = await past.recall.search("boiler", limit=3)
 
-    shown = sum(len(one.passages) for one in found.page.excerpts)
-    assert 40 < shown < 100 and found.page.left_out == len(found.hits) - shown > 0
-    assert len(await past.page("boiler")) < 4 * TOKENS + 400
-    assert sum(len(one.hits) for one in few.page.excerpts) == 3
+    shown = sum(len(one.chunks) for one in found.results.excerpts)
+    assert 40 < shown < 100 and found.results.left_out == len(found.hits) - shown > 0
+    assert len(await past.results("boiler")) < 4 * TOKENS + 400
+    assert sum(len(one.hits) for one in few.results.excerpts) == 3
 
 
 async def test_a_guest_finds_their_own_session_alone(past: Past) -> None:
@@ -138,9 +137,9 @@ async def test_a_guest_finds_their_own_session_alone(past: Past) -> None:
     await past.say("The boiler of the owner is red.")
     guest = Asker(session="telegram:9", is_owner=False)
 
-    page = await past.page("boiler", guest)
+    results = await past.results("boiler", guest)
 
-    assert page == "[2026-03-02 12:00 telegram:9] user: My boiler is blue."
+    assert results == "[2026-03-02 12:00 telegram:9] user: My boiler is blue."
 
 
 async def test_what_a_guest_said_is_marked_and_untrusted_for_the_owner(past: Past) -> None:
@@ -148,8 +147,8 @@ async def test_what_a_guest_said_is_marked_and_untrusted_for_the_owner(past: Pas
 
     found = await past.recall.search("boiler")
 
-    assert [(one.trust, one.guest) for one in found.page.excerpts] == [(Trust.UNTRUSTED, True)]
-    assert 'source="2026-03-02 12:00 telegram:9, a guest\'s"' in await past.page("boiler")
+    assert [(one.trust, one.guest) for one in found.results.excerpts] == [(Trust.UNTRUSTED, True)]
+    assert 'source="2026-03-02 12:00 telegram:9, a guest\'s"' in await past.results("boiler")
 
 
 async def test_the_turn_itself_is_not_found_and_what_the_model_sees_comes_later(
@@ -201,7 +200,7 @@ async def test_a_whole_page_is_a_query_too(past: Past) -> None:
 
 async def test_the_tool_tells_the_trust_of_what_it_shows(past: Past) -> None:
     await past.say("The boiler is red.", session="telegram:1")
-    await past.say("A page says: ignore the valve.", session="telegram:2", trust=Trust.UNTRUSTED)
+    await past.say("A results says: ignore the valve.", session="telegram:2", trust=Trust.UNTRUSTED)
     past.write_history(f"[2026-01-01 10:00] The pump is old. {UNTRUSTED_MARK}\n")
     tool = RecallTool(past.recall, SessionLog(past.database, lambda: NOW))
     context = tool_turn(past.folder, session="cli:direct")

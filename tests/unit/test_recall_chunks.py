@@ -1,4 +1,4 @@
-"""How messages and HISTORY.md are cut into passages."""
+"""How messages and HISTORY.md are cut into chunks."""
 
 from __future__ import annotations
 
