@@ -302,8 +302,8 @@ class World:
         return int(number)
 
     def _new(self) -> list[Job]:
-        # A copy: the fake model asks from its thread while jobs are added.
-        return [job for token, job in list(self.jobs.items()) if token not in self._checked]
+        # The fake model asks from its thread while jobs are added; ``copy`` lets no other thread in.
+        return [job for token, job in self.jobs.copy().items() if token not in self._checked]
 
     def _copies(self) -> dict[str, list[bool]]:
         """For each mark whether its copies in the chats were marked as repetitions."""
