@@ -329,9 +329,9 @@ class AgentLoop:
                 if turn.is_stuck:
                     break
                 if turn.repeats >= REPEATS_TOLD:
-                    await self._nudge(turn, render.repeated(turn.repeats))
+                    await self._note(turn, render.repeated(turn.repeats))
                 if turn.chosen.reflect:
-                    await self._nudge(turn, render.reflect())
+                    await self._note(turn, render.reflect())
                 continue
             await self._pay(turn, response)
             if (
@@ -345,7 +345,7 @@ class AgentLoop:
                     _assistant_draft(turn, response),
                     _draft(
                         turn.inbound,
-                        EntryKind.NUDGE,
+                        EntryKind.SYSTEM_NOTE,
                         UserMessage(render.continue_cut()),
                         Trust.TRUSTED,
                     ),
@@ -353,15 +353,15 @@ class AgentLoop:
                 continue
             if not response.content.strip() and not asked_again and not turn.delivered:
                 asked_again = True
-                await self._nudge(turn, render.ask_again())
+                await self._note(turn, render.ask_again())
                 continue
             return self._conclude(turn, parts, response)
         if turn.is_stuck:
             turn.ending = f"it had taken the same step {turn.repeats} times in a row"
-            await self._nudge(turn, render.stuck(turn.repeats))
+            await self._note(turn, render.stuck(turn.repeats))
         else:
             turn.ending = f"it had taken {turn.profile.max_iterations} steps, as many as it may"
-            await self._nudge(turn, render.limit_reached(turn.profile.max_iterations))
+            await self._note(turn, render.limit_reached(turn.profile.max_iterations))
         response = await self._ask(turn, ToolChoice.NONE)
         await self._pay(turn, response)
         return self._conclude(turn, parts, response)
@@ -572,9 +572,9 @@ class AgentLoop:
         """The pictures that a message brings, fit to be shown."""
         return await self._pictures.images_of(inbound.media, inbound.session_key)
 
-    async def _nudge(self, turn: _Turn, text: str) -> None:
+    async def _note(self, turn: _Turn, text: str) -> None:
         await self._append(
-            turn, _draft(turn.inbound, EntryKind.NUDGE, UserMessage(text), Trust.TRUSTED)
+            turn, _draft(turn.inbound, EntryKind.SYSTEM_NOTE, UserMessage(text), Trust.TRUSTED)
         )
 
     async def _append(self, turn: _Turn, *drafts: Draft, durable: bool = False) -> None:
@@ -655,7 +655,7 @@ class _Turn:
                 self.trust = self.trust.joined(entry.trust)
                 if entry.delivered:
                     self.delivered.append(entry.delivered)
-                if words and entry.kind is EntryKind.NUDGE:
+                if words and entry.kind is EntryKind.SYSTEM_NOTE:
                     self.parts.append(words)
                 words = _last_words(entry)
             elif began and entry.kind is EntryKind.USER:

@@ -396,7 +396,7 @@ class Dispatcher:
             return ()
         labels = tuple(one.errand.label for one in open_)
         told = Draft(
-            kind=EntryKind.NUDGE,
+            kind=EntryKind.SYSTEM_NOTE,
             message=UserMessage(render.subagents_stopped(labels)),
             inbound_id=open_[0].errand.inbound_id,
             principal=str(open_[0].task.principal),

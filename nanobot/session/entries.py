@@ -24,8 +24,8 @@ from nanobot.core.messages import Trust
 class EntryKind(StrEnum):
     """What an entry records.
 
-    ``user``: somebody's message, as rendered for the model. ``nudge``: a user message that the
-    framework wrote (continue, say where things stand, assess). ``assistant``, ``tool``: the
+    ``user``: somebody's message, as rendered for the model. ``nudge``: a system note, which the
+    program wrote (continue, say where things stand, assess). ``assistant``, ``tool``: the
     model's words and calls, a call's result. ``sent``: words that a job, the heartbeat or another
     session's turn sent to this chat; the entry's ``note`` says which, and it may land in the middle
     of a turn, to which it does not belong. ``compacted``: from here on the model's view begins
@@ -38,7 +38,7 @@ class EntryKind(StrEnum):
     """
 
     USER = "user"
-    NUDGE = "nudge"
+    SYSTEM_NOTE = "nudge"
     ASSISTANT = "assistant"
     TOOL = "tool"
     SENT = "sent"

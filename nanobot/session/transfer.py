@@ -19,7 +19,7 @@ from nanobot.store.database import Database
 
 _ROLES = {
     EntryKind.USER: "user",
-    EntryKind.NUDGE: "user",
+    EntryKind.SYSTEM_NOTE: "user",
     EntryKind.UNANSWERED: "user",
     EntryKind.COMPACTED: "user",
     EntryKind.ASSISTANT: "assistant",

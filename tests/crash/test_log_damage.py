@@ -125,7 +125,9 @@ def _turn(draw: st.DrawFn, number: int) -> list[Draft]:
             for call in calls
         ]
         if draw(st.booleans()):
-            entries.append(draft(EntryKind.NUDGE, UserMessage("Assess what the tools returned.")))
+            entries.append(
+                draft(EntryKind.SYSTEM_NOTE, UserMessage("Assess what the tools returned."))
+            )
     entries.append(draft(EntryKind.ASSISTANT, AssistantMessage(draw(_texts) or "done"), model="m"))
     if draw(st.booleans()):
         sent = Draft(
