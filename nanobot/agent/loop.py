@@ -47,8 +47,15 @@ from nanobot.core.text import tool_tokens
 from nanobot.core.tool import Effect, ToolContext, ToolOutput
 from nanobot.core.turn_header import HeaderFilter, without_header
 from nanobot.prompts import render
-from nanobot.session.entries import Draft, Entry, EntryKind
-from nanobot.session.history import fold, legal_call, open_calls, violations
+from nanobot.session.entries import (
+    Draft,
+    Entry,
+    EntryKind,
+    fold,
+    legal_call,
+    open_calls,
+    violations,
+)
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import ModelCall
 from nanobot.skills import SkillsSnapshot

@@ -340,7 +340,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         16,
         "a call without its result bricks the session",
-        "nanobot/session/history.py",
+        "nanobot/session/entries.py",
         "            messages.append(results.get(call.id) or "
         "ToolMessage(call.id, call.name, interrupted))\n",
         "            if call.id in results:\n                messages.append(results[call.id])\n",

@@ -29,8 +29,7 @@ from nanobot.core.events import Event, TextDelta, ToolFinished, ToolStarted
 from nanobot.core.messages import InboundMessage, Role, Trust, Unanswered
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.prompts import render
-from nanobot.session.entries import EntryKind
-from nanobot.session.history import violations
+from nanobot.session.entries import EntryKind, violations
 from nanobot.session.log import SessionLog
 from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database

@@ -40,8 +40,7 @@ from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutp
 from nanobot.internet.reading import DocumentReader
 from nanobot.prompts import render
 from nanobot.safety.paths import PathResolver
-from nanobot.session.entries import Draft, Entry, EntryKind
-from nanobot.session.history import violations
+from nanobot.session.entries import Draft, Entry, EntryKind, violations
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog
 from nanobot.skills import SkillsLoader
