@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.admin import Desk
-from nanobot.agent.context import ContextBuilder
+from nanobot.agent.context import ContextBuilder, ContextMeter
 from nanobot.agent.loop import AgentLoop, Profile
-from nanobot.agent.report import ContextMeter
 from nanobot.agent.standard_commands import compact_command, standard_commands
 from nanobot.agent.turn import TurnLimits
 from nanobot.agent.window import Spill

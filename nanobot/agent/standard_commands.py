@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
-from nanobot.agent.context import age
-from nanobot.agent.report import ContextMeter, ContextReport, in_lines
+from nanobot.agent.context import ContextMeter, ContextReport, age, in_lines
 from nanobot.agent.window import CHARACTERS, View, Window
 from nanobot.core.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.core.errors import ProviderError

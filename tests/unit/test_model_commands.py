@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from nanobot.agent.context import ContextBuilder
-from nanobot.agent.report import ContextMeter
+from nanobot.agent.context import ContextBuilder, ContextMeter
 from nanobot.agent.standard_commands import standard_commands
 from nanobot.config.schema import AgentDefaults, ProviderConfig, ProvidersConfig
 from nanobot.core.chat import Usage

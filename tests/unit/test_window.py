@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.context import ContextBuilder
+from nanobot.agent.context import ContextBuilder, ContextMeter
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.report import ContextMeter
 from nanobot.agent.standard_commands import NOTHING, UNSUMMED, compact_command
 from nanobot.agent.turn import TurnLimits, TurnResult
 from nanobot.agent.window import FULL, SUMMING_UP, Spill, cut_place, room_for_talk
