@@ -10,6 +10,7 @@ from loguru import logger
 
 from nanobot.core.chat import (
     AssistantMessage,
+    ModelRequest,
     SystemMessage,
     ToolMessage,
     Usage,
@@ -83,13 +84,10 @@ class Compactor:
         log = logger.bind(session=inbound.session_key)
         try:
             async with asyncio.timeout(self._limit_s):
-                response = await chosen.provider.chat(
-                    messages,
-                    (),
-                    model=chosen.model,
-                    max_tokens=chosen.max_tokens,
-                    temperature=chosen.temperature,
+                request = ModelRequest(
+                    messages, (), chosen.model, chosen.max_tokens, chosen.temperature
                 )
+                response = await chosen.provider.chat(request)
         except ProviderError as error:
             if not error.reached:
                 raise

@@ -23,6 +23,7 @@ from nanobot.core.chat import (
     FinishReason,
     Image,
     LLMResponse,
+    ModelRequest,
     ToolCall,
     ToolChoice,
     ToolMessage,
@@ -426,16 +427,16 @@ class AgentLoop:
             turn.emit(Notice(BLIND.format(model=chosen.model)))
         try:
             async with asyncio.timeout(self._limits.model_s):
-                response = await chosen.provider.chat(
+                request = ModelRequest(
                     messages,
                     turn.profile.tools.specs(),
-                    model=chosen.model,
-                    max_tokens=chosen.max_tokens,
-                    temperature=chosen.temperature,
+                    chosen.model,
+                    chosen.max_tokens,
+                    chosen.temperature,
                     reasoning_effort=turn.effort,
                     tool_choice=choice,
-                    on_delta=_filtered(turn.emit),
                 )
+                response = await chosen.provider.chat(request, _filtered(turn.emit))
         except TimeoutError as error:
             raise RetryLater(
                 f"{chosen.model} did not answer within {self._limits.model_s:g} s"
