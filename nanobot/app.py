@@ -13,9 +13,9 @@ from typing import Any
 
 from nanobot.admin import Desk
 from nanobot.agent.context import ContextBuilder, ContextMeter
-from nanobot.agent.loop import AgentLoop, Profile
+from nanobot.agent.loop import AgentLoop
 from nanobot.agent.standard_commands import compact_command, standard_commands
-from nanobot.agent.turn import TurnLimits
+from nanobot.agent.turn import Profile, TurnLimits
 from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dead_letters import handle_letters

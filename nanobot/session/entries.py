@@ -14,13 +14,15 @@ from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
     Image,
+    LLMResponse,
     SystemMessage,
     ToolCall,
     ToolMessage,
     Usage,
     UserMessage,
 )
-from nanobot.core.messages import Trust
+from nanobot.core.messages import InboundMessage, Trust
+from nanobot.core.tool import ToolOutput
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _NAME_LENGTH = 64
@@ -100,6 +102,53 @@ class Entry(Draft):
 
     seq: int
     at: datetime
+
+
+def draft_of(
+    inbound: InboundMessage,
+    kind: EntryKind,
+    message: ChatMessage | None,
+    trust: Trust = Trust.TRUSTED,
+) -> Draft:
+    """An entry that the turn of ``inbound`` writes."""
+    return Draft(
+        kind=kind,
+        message=message,
+        inbound_id=inbound.id,
+        principal=str(inbound.principal),
+        trust=trust,
+    )
+
+
+def answer_draft(inbound: InboundMessage, response: LLMResponse, trust: Trust) -> Draft:
+    """A model's response as an entry, with its usage and the session that pays for it."""
+    message = AssistantMessage(
+        response.content,
+        response.tool_calls,
+        response.reasoning_content,
+        response.thinking_blocks,
+    )
+    return replace(
+        draft_of(inbound, EntryKind.ASSISTANT, message, trust),
+        model=response.model,
+        provider=response.provider,
+        usage=response.usage,
+        account=inbound.account,
+    )
+
+
+def result_draft(
+    inbound: InboundMessage, call: ToolCall, text: str, output: ToolOutput, *, ok: bool
+) -> Draft:
+    """The result of a call as an entry; ``text`` is what the model reads of ``output``."""
+    message = ToolMessage(call.id, call.name, text, output.images)
+    entry = draft_of(inbound, EntryKind.TOOL, message, output.trust)
+    return replace(entry, ok=ok, delivered=output.delivered)
+
+
+def closed_calls(inbound: InboundMessage, calls: Iterable[ToolCall], why: str) -> list[Draft]:
+    """Results for calls that have none; ``why`` tells the model what became of them."""
+    return [result_draft(inbound, call, why, ToolOutput(why), ok=False) for call in calls]
 
 
 def encode(draft: Draft) -> str:
