@@ -14,7 +14,7 @@ from typing import Any
 from nanobot.admin import Desk
 from nanobot.agent.context import ContextBuilder, ContextMeter
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.standard_commands import compact_command, standard_commands
+from nanobot.agent.standard_commands import StandardCommands, compact_command
 from nanobot.agent.turn import Profile, TurnLimits
 from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
@@ -274,7 +274,7 @@ async def open_app(
             active=lasting,
             offline=OFFLINE,
         )
-        commands = standard_commands(
+        commands = StandardCommands(
             sessions=sessions,
             models=models,
             default_effort=config.agents.defaults.reasoning_effort or "as the model likes",
@@ -284,6 +284,7 @@ async def open_app(
             subagents=subagents.in_words,
             meter=meter,
             renewed=context.forget,
+        ).table(
             more=(
                 compact_command(sessions, models, loop.window, meter),
                 memory_command(memory, digests),

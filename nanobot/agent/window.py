@@ -17,7 +17,7 @@ from nanobot.core.messages import InboundMessage, Trust
 from nanobot.core.ports import ChosenModel
 from nanobot.core.text import head_and_tail, message_tokens
 from nanobot.prompts import render
-from nanobot.session.entries import Draft, Entry, EntryKind, Replaced
+from nanobot.session.entries import Draft, Entry, EntryKind, Replaced, draft_of
 from nanobot.session.log import LiveSession, SessionLog
 from nanobot.store.files import disk_errors, write_atomic
 from nanobot.store.home import Home, file_name
@@ -233,7 +233,7 @@ class Window:
             replaced.append(Replaced(entry.seq, short.call_id, short.name, short.content))
         if not replaced:
             return
-        mark = _draft(fitting.view, EntryKind.GAVE_WAY, None, Trust.TRUSTED)
+        mark = draft_of(fitting.view.inbound, EntryKind.GAVE_WAY, None)
         appended = await self._sessions.append(key, [replace(mark, replaced=tuple(replaced))])
         fitting.entries.extend(appended)
         fitting.sizes.extend(0 for _ in appended)
@@ -271,21 +271,16 @@ class Window:
         if under_way:
             words = head_and_tail(under_way, _WORDS, _CUT)
             content = f"{content}\n\n{render.under_way(words)}"
-        mark = _draft(view, EntryKind.COMPACTED, UserMessage(content), trust)
-        appended = await self._sessions.append(
-            view.inbound.session_key,
-            [
-                replace(
-                    mark,
-                    keeps_from=kept[0].seq,
-                    model=summed.model,
-                    provider=summed.provider,
-                    usage=summed.usage,
-                    account=view.inbound.account,
-                )
-            ],
+        mark = replace(
+            draft_of(view.inbound, EntryKind.COMPACTED, UserMessage(content), trust),
+            keeps_from=kept[0].seq,
+            model=summed.model,
+            provider=summed.provider,
+            usage=summed.usage,
+            account=view.inbound.account,
         )
-        fitting.begin_with(appended[0], start)
+        (appended,) = await self._sessions.append(view.inbound.session_key, [mark])
+        fitting.begin_with(appended, start)
         logger.bind(session=view.inbound.session_key).info(
             "earlier conversation was {}", "summed up" if summed.text else "left out, unsummed"
         )
@@ -384,13 +379,3 @@ def _first_said(entries: Sequence[Entry]) -> int:
         if entry.message is not None and entry.kind is not EntryKind.COMPACTED
     )
     return next(said, len(entries))
-
-
-def _draft(view: View, kind: EntryKind, message: ChatMessage | None, trust: Trust) -> Draft:
-    return Draft(
-        kind=kind,
-        message=message,
-        inbound_id=view.inbound.id,
-        principal=str(view.inbound.principal),
-        trust=trust,
-    )
