@@ -358,7 +358,7 @@ def _by_kind(entries: Sequence[Entry]) -> dict[str, int]:
                 counted["answers"] += words
                 counted["tool calls"] += message_tokens(message) - words
             case ToolMessage() as message:
-                kind = "results that gave way" if entry.gave_way else "tool results"
+                kind = "results that gave way" if entry.is_trimmed else "tool results"
                 counted[kind] += message_tokens(message)
             case message:
                 is_summary = entry.kind is EntryKind.COMPACTED

@@ -29,36 +29,35 @@ _NAME_LENGTH = 64
 
 
 class EntryKind(StrEnum):
-    """What an entry records.
-
-    ``user``: somebody's message, as rendered for the model. ``nudge``: a system note, which the
-    program wrote (continue, say where things stand, assess). ``assistant``, ``tool``: the
-    model's words and calls, a call's result. ``sent``: words that a job, the heartbeat or another
-    session's turn sent to this chat; the entry's ``note`` says which, and it may land in the middle
-    of a turn, to which it does not belong. ``compacted``: from here on the model's view begins
-    at the entry ``keeps_from``, with this entry's message in place of all before it. ``reset``: a
-    new conversation begins. ``gave_way``: the tool results named in ``replaced`` are, from here on,
-    seen by the model as the notes in it. ``parked``: the message that ``inbound_id`` names failed
-    too often, and what its turn wrote is out of the model's view: it could make the next turns
-    fail, too. ``unanswered``: a system note that closes the request of ``inbound_id``, which ended
-    without an answer, and says why.
-    """
+    """What an entry records; the values are the stored ones."""
 
     USER = "user"
+    """Somebody's message, as rendered for the model."""
     SYSTEM_NOTE = "nudge"
+    """A message that the program adds for the model: continue, assess, say where things stand."""
     ASSISTANT = "assistant"
+    """The model's words and calls."""
     TOOL = "tool"
+    """The result of a call."""
     SENT = "sent"
+    """Words that a job, the heartbeat or another session's turn sent to this chat; ``note`` says
+    which. It may stand in the middle of a turn, to which it does not belong."""
     COMPACTED = "compacted"
+    """The model's view begins at the entry ``keeps_from``, with this message in front of it."""
     RESET = "reset"
-    GAVE_WAY = "gave_way"
+    """A new conversation begins."""
+    TRIMMED = "gave_way"
+    """From here on the model sees the tool results in ``replaced`` as the notes given there."""
     PARKED = "parked"
+    """The message ``inbound_id`` became a dead letter; the model no longer sees what its turn
+    wrote, since that could make the next turns fail, too."""
     UNANSWERED = "unanswered"
+    """A system note that closes the request ``inbound_id``, which ended without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A tool result that gave way: its place in the log, its call, and the note in its place."""
+    """A trimmed tool result: its place in the log, its call, and the note in its place."""
 
     seq: int
     call_id: str
@@ -71,12 +70,10 @@ class Draft:
     """An entry that is not in the log yet.
 
     ``inbound_id`` names the message whose turn wrote it, ``principal`` on whose authority.
-    ``ok`` tells of a tool entry whether the call succeeded; ``model``, ``provider`` and ``usage``
-    belong to assistant entries; ``keeps_from`` to compacted ones. ``delivered`` is what a tool
-    call has said to the turn's own chat. ``account`` is the session that ``usage`` is counted to,
-    "" for the log's own; it is not stored. ``replaced`` belongs to ``gave_way``; on a tool entry
-    that was read back, ``gave_way`` says that its message is such a note. ``note`` belongs to
-    ``sent``: a user message that tells the model where the words after it came from.
+    ``ok`` is whether a tool call succeeded, ``delivered`` what it said to the turn's own chat.
+    ``account`` is the session that pays for ``usage``, "" for the log's own; it is not stored.
+    ``is_trimmed`` is set on a tool entry read back as the note in its place. ``note`` tells the
+    model where the words of a ``sent`` entry came from.
     """
 
     kind: EntryKind
@@ -92,7 +89,7 @@ class Draft:
     keeps_from: int | None = None
     account: str = ""
     replaced: tuple[Replaced, ...] = ()
-    gave_way: bool = False
+    is_trimmed: bool = False
     note: str = ""
 
 
@@ -222,7 +219,7 @@ def _message(kind: EntryKind, record: Mapping[str, Any]) -> ChatMessage | None:
                 _text(record.get("content", "")),
                 images,
             )
-        case EntryKind.RESET | EntryKind.PARKED | EntryKind.GAVE_WAY:
+        case EntryKind.RESET | EntryKind.PARKED | EntryKind.TRIMMED:
             return None
         case _:
             return UserMessage(_text(record.get("content", "")), images)

@@ -146,7 +146,7 @@ def _turn(draw: st.DrawFn, number: int) -> list[Draft]:
         entries.append(draft(EntryKind.COMPACTED, mark, keeps_from=draw(st.integers(1, 60))))
     if draw(st.integers(0, 4)) == 0:
         notes = draw(st.lists(_notes, min_size=1, max_size=4))
-        entries.append(draft(EntryKind.GAVE_WAY, None, replaced=tuple(notes)))
+        entries.append(draft(EntryKind.TRIMMED, None, replaced=tuple(notes)))
     if draw(st.integers(0, 9)) == 0:
         entries.append(draft(EntryKind.PARKED, None))
     return entries

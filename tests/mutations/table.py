@@ -424,10 +424,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         22,
         "each turn reads the whole past",
         LOG,
-        "    rows = _rows(connection, key, row[0] - 1, -1, given_way, newest_first=True)\n",
+        "    rows = _rows(connection, key, row[0] - 1, -1, trimmed, newest_first=True)\n",
         "    rows = [\n"
         "        one\n"
-        "        for one in _rows(connection, key, 0, -1, given_way, newest_first=True)\n"
+        "        for one in _rows(connection, key, 0, -1, trimmed, newest_first=True)\n"
         "        if one[0] >= row[0]\n"
         "    ]\n",
         (

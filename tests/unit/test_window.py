@@ -167,7 +167,7 @@ async def test_old_results_give_way_first_for_notes_that_name_their_files(bench:
     notes = [text for text in results(last) if text not in kept]
     assert [text[0] for text in kept] == list("ef")
     assert notes == [
-        render.gave_way(bench.home.spill_of(KEY) / f"in-{turn}-c{turn}.{seq}.txt")
+        render.trimmed(bench.home.spill_of(KEY) / f"in-{turn}-c{turn}.{seq}.txt")
         for turn, seq in enumerate((3, 7, 11, 15))
     ]
     assert [path.read_text()[0] for path in sorted(bench.home.spill_of(KEY).iterdir())] == [
@@ -206,7 +206,7 @@ async def test_a_spilled_result_gives_way_to_the_file_it_has_already(bench: Benc
     await bench.turn("in-1", "more", fetches("c1", "b", 15_000), says("ok"))
     await bench.turn("in-2", "more", fetches("c2", "b", 15_000), says("ok"))
 
-    assert results(bench.model.requests[-1])[0] == render.gave_way(spilled)
+    assert results(bench.model.requests[-1])[0] == render.trimmed(spilled)
     assert len(spilled.read_text()) == 40_000
 
 
