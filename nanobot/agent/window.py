@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loguru import logger
 
-from nanobot.agent.compaction import Compactor
+from nanobot.agent.compaction import sum_up
 from nanobot.core.chat import ChatMessage, ToolCall, ToolMessage, UserMessage
 from nanobot.core.errors import StoreUnavailable
 from nanobot.core.events import Emit, Notice
@@ -162,7 +162,6 @@ class Window:
     def __init__(self, sessions: SessionLog, spill: Spill) -> None:
         self._sessions = sessions
         self._spill = spill
-        self._compactor = Compactor(sessions)
 
     async def fitted(self, view: View, *, overflowed: bool = False) -> tuple[Entry, ...] | None:
         """Return the entries that the model sees from now on; None if nothing has to change.
@@ -259,29 +258,28 @@ class Window:
         """
         view = fitting.view
         former, kept = fitting.entries[:start], fitting.entries[start:]
-        summed = await self._compactor.sum_up(
-            view.inbound, view.chosen, former, room=fitting.room, focus=focus
+        summed = await sum_up(
+            self._sessions, view.inbound, view.chosen, former, room=fitting.room, focus=focus
         )
         content, trust = render.compacted(), Trust.TRUSTED
-        if summed.text:
+        if summed is not None:
             for entry in former:
                 trust = trust.joined(entry.trust)
-            content = render.summary(summed.text, tainted=trust is Trust.UNTRUSTED)
+            content = render.summary(summed.content, tainted=trust is Trust.UNTRUSTED)
         if under_way:
             words = head_and_tail(under_way, _WORDS, _CUT)
             content = f"{content}\n\n{render.under_way(words)}"
         mark = replace(
             draft_of(view.inbound, EntryKind.COMPACTED, UserMessage(content), trust),
             keeps_from=kept[0].seq,
-            model=summed.model,
-            provider=summed.provider,
-            usage=summed.usage,
             account=view.inbound.account,
         )
+        if summed is not None:
+            mark = replace(mark, model=summed.model, provider=summed.provider, usage=summed.usage)
         (appended,) = await self._sessions.append(view.inbound.session_key, [mark])
         fitting.begin_with(appended, start)
         logger.bind(session=view.inbound.session_key).info(
-            "{} earlier conversation", "summed up" if summed.text else "left out (no summary)"
+            "{} earlier conversation", "summed up" if summed else "left out (no summary)"
         )
 
 
