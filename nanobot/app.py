@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.admin import Desk
-from nanobot.agent.context import ContextBuilder
-from nanobot.agent.loop import AgentLoop, Profile
-from nanobot.agent.report import ContextMeter
-from nanobot.agent.standard_commands import compact_command, standard_commands
-from nanobot.agent.turn import TurnLimits
+from nanobot.agent.context import ContextBuilder, ContextMeter
+from nanobot.agent.loop import AgentLoop
+from nanobot.agent.standard_commands import StandardCommands, compact_command
+from nanobot.agent.turn import Profile, TurnLimits
 from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dead_letters import handle_letters
@@ -275,7 +274,7 @@ async def open_app(
             active=lasting,
             offline=OFFLINE,
         )
-        commands = standard_commands(
+        commands = StandardCommands(
             sessions=sessions,
             models=models,
             default_effort=config.agents.defaults.reasoning_effort or "as the model likes",
@@ -285,6 +284,7 @@ async def open_app(
             subagents=subagents.in_words,
             meter=meter,
             renewed=context.forget,
+        ).table(
             more=(
                 compact_command(sessions, models, loop.window, meter),
                 memory_command(memory, digests),

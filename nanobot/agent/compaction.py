@@ -1,18 +1,19 @@
-"""Has a model sum up older conversation."""
+"""Summaries of older conversation, made by the session's own model."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from loguru import logger
 
 from nanobot.core.chat import (
     AssistantMessage,
+    LLMResponse,
+    ModelRequest,
     SystemMessage,
     ToolMessage,
-    Usage,
     UserMessage,
 )
 from nanobot.core.errors import ProviderError
@@ -26,92 +27,66 @@ from nanobot.session.log import SessionLog
 from nanobot.session.usage import ModelCall
 
 LIMIT_S = 120.0
-"""Seconds that a summary may take; somebody waits for the answer behind it."""
+"""Seconds that a summary may take; somebody is waiting for an answer."""
 LONGEST = 0.2
-"""The share of the room that a summary may take."""
+"""Share of the room that a summary may take."""
 _SHARE = 0.75
-"""The share of the room that the transcript may take; it goes without the tools' schemas."""
+"""Share of the room for the transcript, which is sent without the tools' schemas."""
 
 _CAPS = ((8000, 2000, 1000), (4000, 600, 300), (1500, 200, 100))
 """Characters of a message, a result and a call's arguments in a transcript, tried in this order."""
 _CUT = "[… {omitted} characters left out]"
 _CHARACTERS = 3
-"""Characters of a token, rather too few."""
+"""Characters per token, a low estimate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a model made of a conversation; ``text`` is "" when it could not.
+async def sum_up(
+    sessions: SessionLog,
+    inbound: InboundMessage,
+    chosen: ChosenModel,
+    entries: Sequence[Entry],
+    *,
+    room: float,
+    focus: str,
+) -> LLMResponse | None:
+    """Ask the session's model for a summary; None if it refuses, hangs or says nothing.
 
-    ``usage`` is what it took, to be counted with the entry that holds it.
+    ``room`` is what the summary and ``entries`` may take, in tokens; the summary is made in the
+    turn of ``inbound``, and its usage is counted with the entry that holds it. Raises
+    ProviderError if the model cannot be reached: the conversation stays in view until it can.
     """
-
-    text: str = ""
-    model: str = ""
-    provider: str = ""
-    usage: Usage | None = None
-
-
-class Compactor:
-    """Asks the session's own model for summaries; it changes nothing."""
-
-    def __init__(self, sessions: SessionLog, *, limit_s: float = LIMIT_S) -> None:
-        self._sessions = sessions
-        self._limit_s = limit_s
-
-    async def sum_up(
-        self,
-        inbound: InboundMessage,
-        chosen: ChosenModel,
-        entries: Sequence[Entry],
-        *,
-        room: float,
-        focus: str,
-    ) -> Summary:
-        """The summary of ``entries``; ``room`` is what it and they may take, in tokens.
-
-        A model that refuses, hangs or says nothing gives an empty one. What an empty one took is
-        counted here. ``inbound`` is what the summary is made for. Raises ProviderError where the
-        model cannot be reached: what was said stays in view until it can.
-        """
-        task = render.compaction_task()
-        tokens = int(_SHARE * room) - text_tokens(focus)
-        messages = (
-            SystemMessage(task),
-            UserMessage(render.compaction_request(transcript(entries, tokens), focus)),
-        )
-        log = logger.bind(session=inbound.session_key)
-        try:
-            async with asyncio.timeout(self._limit_s):
-                response = await chosen.provider.chat(
-                    messages,
-                    (),
-                    model=chosen.model,
-                    max_tokens=chosen.max_tokens,
-                    temperature=chosen.temperature,
-                )
-        except ProviderError as error:
-            if not error.reached:
-                raise
-            log.warning("the conversation could not be summed up: {}", error)
-            return Summary()
-        except TimeoutError:
-            log.warning("the conversation was not summed up within {:g} s", self._limit_s)
-            return Summary()
-        text = without_header(response.content).strip()
-        model = response.model or chosen.model
-        if not text and response.usage is not None:
-            log.warning("the model summed the conversation up as nothing")
-            await self._sessions.spend(
-                inbound.account, ModelCall(model, response.provider, response.usage)
-            )
-            return Summary()
-        longest = max(int(LONGEST * room) * _CHARACTERS, 1000)
-        return Summary(head_and_tail(text, longest, _CUT), model, response.provider, response.usage)
+    tokens = int(_SHARE * room) - text_tokens(focus)
+    messages = (
+        SystemMessage(render.compaction_task()),
+        UserMessage(render.compaction_request(transcript(entries, tokens), focus)),
+    )
+    request = ModelRequest(messages, (), chosen.model, chosen.max_tokens, chosen.temperature)
+    log = logger.bind(session=inbound.session_key)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            response = await chosen.provider.chat(request)
+    except ProviderError as error:
+        if not error.reached:
+            raise
+        log.warning("cannot sum up the conversation: {}", error)
+        return None
+    except TimeoutError:
+        log.warning("no summary of the conversation within {:g} s", LIMIT_S)
+        return None
+    text = without_header(response.content).strip()
+    model = response.model or chosen.model
+    if not text:
+        log.warning("the model's summary of the conversation is empty")
+        if response.usage is not None:
+            call = ModelCall(model, response.provider, response.usage)
+            await sessions.spend(inbound.account, call)
+        return None
+    longest = max(int(LONGEST * room) * _CHARACTERS, 1000)
+    return replace(response, content=head_and_tail(text, longest, _CUT), model=model)
 
 
 def transcript(entries: Sequence[Entry], tokens: int) -> str:
-    """A conversation as text of about ``tokens`` at most, long results shortened first."""
+    """A conversation as text of at most about ``tokens``; long results are shortened first."""
     for caps in _CAPS:
         text = "\n\n".join(filter(None, (_told(entry, *caps) for entry in entries)))
         if text_tokens(text) <= tokens:

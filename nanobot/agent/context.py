@@ -1,9 +1,9 @@
-"""What the model sees: the system prompt from stable parts, and the messages of a turn."""
+"""The request to the model: its system prompt, its messages, and a report of their tokens."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,12 +11,26 @@ from typing import Protocol
 
 from loguru import logger
 
-from nanobot.core.chat import ChatMessage, Image, SystemMessage, UserMessage
+from nanobot.agent.window import CHARACTERS
+from nanobot.core.chat import (
+    AssistantMessage,
+    ChatMessage,
+    Image,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+)
 from nanobot.core.messages import Role
+from nanobot.core.ports import ModelSource
+from nanobot.core.text import MESSAGE_TOKENS, message_tokens, text_tokens, tool_tokens
 from nanobot.core.turn_header import TIME, TurnHeader
 from nanobot.prompts import render
 from nanobot.prompts.excerpt import BOOTSTRAP_FILES, FILE_CAP, MEMORY, excerpt, too_long
+from nanobot.session.entries import Entry, EntryKind
+from nanobot.session.log import SessionLog
 from nanobot.skills import SkillsSnapshot
+from nanobot.tools.images import without_past_pictures
+from nanobot.tools.registry import ToolRegistry
 
 SUBAGENT_FILES = ("TOOLS.md",)
 FILES_CAP = 60_000
@@ -223,3 +237,130 @@ def age(span: timedelta) -> str:
     if minutes < 48 * 60:
         return f"{minutes // 60} h"
     return f"{minutes // (24 * 60)} days"
+
+
+TOOLS = "tool schemas"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextReport:
+    """The next request of a session as far as it is known, in tokens of its model.
+
+    ``fixed`` is the system prompt and the tools, ``history`` what was said, by kind. ``reserve``
+    is the part of ``window`` that is left to the answer. ``calibrated``: the estimate is
+    corrected by what the provider has reported of this model.
+    """
+
+    session: str
+    model: str
+    window: int
+    reserve: int
+    fixed: Mapping[str, int]
+    history: Mapping[str, int]
+    calibrated: bool
+
+    @property
+    def fixed_tokens(self) -> int:
+        return sum(self.fixed.values())
+
+    @property
+    def used(self) -> int:
+        return self.fixed_tokens + sum(self.history.values())
+
+    @property
+    def percent(self) -> int:
+        """How much of the window, without the answer, is used."""
+        return round(100 * self.used / max(self.window - self.reserve, 1))
+
+    def document(self) -> dict[str, object]:
+        """The same as plain data."""
+        return {
+            "session": self.session,
+            "model": self.model,
+            "window": self.window,
+            "reserve": self.reserve,
+            "used": self.used,
+            "percent": self.percent,
+            "calibrated": self.calibrated,
+            "fixed": dict(self.fixed),
+            "history": dict(self.history),
+        }
+
+
+class ContextMeter:
+    """Counts the tokens of sessions' requests; it writes nothing and calls no model."""
+
+    def __init__(
+        self,
+        sessions: SessionLog,
+        models: ModelSource,
+        context: ContextBuilder,
+        tools: ToolRegistry,
+    ) -> None:
+        self._sessions = sessions
+        self._models = models
+        self._context = context
+        self._tools = tools
+
+    async def report(
+        self, key: str, role: Role = Role.OWNER, model: str | None = None
+    ) -> ContextReport:
+        """The report of one session; raises ProviderError when there is no model to ask."""
+        settings = await self._sessions.settings(key)
+        await self._models.prepare(model or settings.model, load=False)
+        chosen = self._models.choose(model or settings.model)
+        live = await self._sessions.live(key, most=CHARACTERS * chosen.context_window)
+        factor = await self._sessions.calibration.factor(chosen.model)
+        parts = self._context.parts(role, self._context.skills_of(key))
+        fixed = {part.name: text_tokens(part.text) for part in parts}
+        fixed[TOOLS] = tool_tokens(self._tools.specs())
+        return ContextReport(
+            session=key,
+            model=chosen.model,
+            window=chosen.context_window,
+            reserve=chosen.max_tokens,
+            fixed=_scaled(fixed, factor),
+            history=_scaled(_by_kind(without_past_pictures(live.entries, "")), factor),
+            calibrated=factor != 1.0,
+        )
+
+
+def in_lines(report: ContextReport) -> tuple[str, ...]:
+    """The report in three lines, for a chat."""
+    room = report.window - report.reserve
+    about = "" if report.calibrated else " about"
+    return (
+        f"Context:{about} {report.used:,} of {room:,} tokens ({report.percent} %); window "
+        f"{report.window:,}, of which {report.reserve:,} are for the answer",
+        f"- fixed: {_listed(report.fixed)}",
+        f"- history: {_listed(report.history) or 'nothing yet'}",
+    )
+
+
+def _listed(tokens: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in tokens.items())
+
+
+def _scaled(counted: Mapping[str, int], factor: float) -> dict[str, int]:
+    return {name: round(tokens * factor) for name, tokens in counted.items() if tokens}
+
+
+def _by_kind(entries: Sequence[Entry]) -> dict[str, int]:
+    counted = dict.fromkeys(
+        ("summary", "messages", "answers", "tool calls", "tool results", "results that gave way"), 0
+    )
+    for entry in entries:
+        match entry.message:
+            case None:
+                pass
+            case AssistantMessage(content=content) as message:
+                words = MESSAGE_TOKENS + text_tokens(content)
+                counted["answers"] += words
+                counted["tool calls"] += message_tokens(message) - words
+            case ToolMessage() as message:
+                kind = "results that gave way" if entry.is_trimmed else "tool results"
+                counted[kind] += message_tokens(message)
+            case message:
+                is_summary = entry.kind is EntryKind.COMPACTED
+                counted["summary" if is_summary else "messages"] += message_tokens(message)
+    return counted

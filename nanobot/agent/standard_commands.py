@@ -1,21 +1,20 @@
-"""The slash commands that every channel has."""
+"""The slash commands that every channel has, and ``/compact``."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from nanobot.agent.context import age
-from nanobot.agent.report import ContextMeter, ContextReport, in_lines
+from nanobot.agent.context import ContextMeter, age, in_lines
 from nanobot.agent.window import CHARACTERS, View, Window
 from nanobot.core.commands import Command, CommandTable, Further, Invocation, no_further
 from nanobot.core.errors import ProviderError
 from nanobot.core.events import ignore
-from nanobot.core.messages import Role, Trust
+from nanobot.core.messages import Role
 from nanobot.core.ports import Clock, ModelSource
-from nanobot.session.entries import Draft, EntryKind
+from nanobot.session.entries import EntryKind, draft_of
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog, in_words
 from nanobot.subagents.manager import named
@@ -30,7 +29,7 @@ UNSUMMED = (
 def compact_command(
     sessions: SessionLog, models: ModelSource, window: Window, meter: ContextMeter
 ) -> Command:
-    """The command; it waits its turn like a message, so that nothing else changes the session."""
+    """``/compact``; it is queued like a message, so that no turn changes the session meanwhile."""
 
     async def compact(invocation: Invocation) -> str:
         inbound = invocation.inbound
@@ -53,16 +52,10 @@ def compact_command(
             return NOTHING
         after = await meter.report(key, inbound.role, inbound.model)
         assert entries[0].kind is EntryKind.COMPACTED, "a compaction begins with its mark"
-        lines = [f"Summed up: {_tokens(before)} tokens before, {_tokens(after)} after."]
-        if not entries[0].model:
-            lines = [f"{UNSUMMED} {_tokens(before)} tokens before, {_tokens(after)} after."]
-        return "\n".join(lines)
+        done = "Summed up:" if entries[0].model else UNSUMMED
+        return f"{done} {before.used:,} tokens before, {after.used:,} after."
 
     return Command("compact", "sum up what was said so far: /compact [what matters]", compact)
-
-
-def _tokens(report: ContextReport) -> str:
-    return f"{report.used:,}"
 
 
 GREETING = (
@@ -104,77 +97,81 @@ class TurnControl(Protocol):
     def waiting(self, session_key: str) -> int: ...
 
 
-async def no_subagents(session_key: str) -> Sequence[str]:
-    """For an app without subagents."""
-    return ()
+@dataclass(frozen=True, kw_only=True)
+class StandardCommands:
+    """Handlers of the commands that every channel has.
 
-
-def standard_commands(
-    *,
-    sessions: SessionLog,
-    models: DescribedModels,
-    usage: UsageLog,
-    turns: Callable[[], TurnControl],
-    meter: ContextMeter,
-    clock: Clock,
-    default_effort: str = "as the model likes",
-    renewed: Callable[[str], None],
-    subagents: Callable[[str], Awaitable[Sequence[str]]] = no_subagents,
-    more: Iterable[Command] = (),
-    further: Further = no_further,
-) -> CommandTable:
-    """The table of commands. ``turns`` is asked when a command runs: the dispatcher needs it.
-
-    ``default_effort``: how much models reason where ``/think`` has not said it. ``renewed`` is
-    told of a session in which a new conversation begins. ``subagents`` tells of
-    those of a session, a line each. ``more`` are commands of other parts, ``further`` those that
-    are turns (skills).
+    ``turns`` returns the dispatcher, which is built after the commands. ``default_effort`` is what
+    models reason if ``/think`` has set nothing. ``renewed`` is called with a session in which a new
+    conversation begins. ``subagents`` returns one line for each subagent of a session.
     """
 
-    async def start(invocation: Invocation) -> str:
+    sessions: SessionLog
+    models: DescribedModels
+    usage: UsageLog
+    turns: Callable[[], TurnControl]
+    meter: ContextMeter
+    clock: Clock
+    renewed: Callable[[str], None]
+    default_effort: str = "as the model likes"
+    subagents: Callable[[str], Awaitable[Sequence[str]]]
+
+    def table(self, more: Iterable[Command], further: Further = no_further) -> CommandTable:
+        """All commands: these, ``more`` of other parts, and ``further`` that are turns (skills)."""
+
+        async def help_(invocation: Invocation) -> str:
+            lines = [f"/{name}: {text}" for name, text in table.menu()]
+            if len(lines) > HELP_LINES:
+                lines[HELP_LINES:] = [f"and {len(lines) - HELP_LINES} more: /skills"]
+            return "\n".join(lines)
+
+        change_model = "the model of this session; /model NAME changes it"
+        change_effort = "how much to reason: /think low, medium, high or off"
+        table = CommandTable(
+            (
+                Command("start", "what I am and what to try", self._start),
+                Command("help", "the list of commands", help_, control=True),
+                Command("new", "begin a new conversation", self._new, in_outage=True),
+                Command("stop", "stop what is running here", self._stop, control=True),
+                Command("status", "model, session and what is running", self._status, control=True),
+                Command("model", change_model, self._model, in_outage=True),
+                Command("think", change_effort, self._think),
+                Command("usage", "tokens and costs", self._usage, control=True),
+                *more,
+            ),
+            further,
+        )
+        return table
+
+    async def _start(self, invocation: Invocation) -> str:
         return GREETING
 
-    async def help_(invocation: Invocation) -> str:
-        lines = [f"/{name}: {text}" for name, text in table.menu()]
-        if len(lines) > HELP_LINES:
-            lines[HELP_LINES:] = [f"and {len(lines) - HELP_LINES} more: /skills"]
-        return "\n".join(lines)
-
-    async def new(invocation: Invocation) -> str:
+    async def _new(self, invocation: Invocation) -> str:
         inbound = invocation.inbound
-        await sessions.reset(
-            inbound.session_key,
-            Draft(
-                kind=EntryKind.RESET,
-                message=None,
-                inbound_id=inbound.id,
-                principal=str(inbound.principal),
-                trust=Trust.TRUSTED,
-            ),
-        )
-        renewed(inbound.session_key)
+        await self.sessions.reset(inbound.session_key, draft_of(inbound, EntryKind.RESET, None))
+        self.renewed(inbound.session_key)
         return "A new conversation begins. The former one is kept and goes into the memory."
 
-    async def stop(invocation: Invocation) -> str:
+    async def _stop(self, invocation: Invocation) -> str:
         key = invocation.inbound.session_key
-        stopped = await turns().stop(key)
-        labels = await turns().stop_subagents(key)
+        stopped = await self.turns().stop(key)
+        labels = await self.turns().stop_subagents(key)
         if labels:
             return f"Stopped{', with' if stopped else ''} {named(labels)}."
         return "Stopped." if stopped else "Nothing is running here."
 
-    async def status(invocation: Invocation) -> str:
+    async def _status(self, invocation: Invocation) -> str:
         inbound = invocation.inbound
-        live = await sessions.live(inbound.session_key)
+        live = await self.sessions.live(inbound.session_key)
         try:
-            report = await meter.report(inbound.session_key, inbound.role, inbound.model)
+            report = await self.meter.report(inbound.session_key, inbound.role, inbound.model)
             model, context = report.model, in_lines(report)
         except ProviderError as error:
             model, context = f"none ({error})", ()
-        since = turns().running_since(inbound.session_key)
-        waiting = turns().waiting(inbound.session_key)
-        running = "no turn" if since is None else f"a turn, since {age_of(since)}"
-        helpers = await subagents(inbound.session_key)
+        since = self.turns().running_since(inbound.session_key)
+        waiting = self.turns().waiting(inbound.session_key)
+        running = "no turn" if since is None else f"a turn, since {self._age_of(since)}"
+        helpers = await self.subagents(inbound.session_key)
         return "\n".join(
             (
                 f"Model: {model}",
@@ -185,48 +182,49 @@ def standard_commands(
             )
         )
 
-    async def model(invocation: Invocation) -> str:
+    async def _model(self, invocation: Invocation) -> str:
         inbound, name = invocation.inbound, invocation.argument
-        live = await sessions.live(inbound.session_key)
+        live = await self.sessions.live(inbound.session_key)
         current = inbound.model or live.settings.model
         is_owner = inbound.role is Role.OWNER
         if not name:
             if not is_owner:
-                return f"Model: {models.choose(current).model}"
+                return f"Model: {self.models.choose(current).model}"
             way_back = "\nChosen with /model; `/model default` goes back." if current else ""
-            return f"Model: {models.describe(current)}{way_back}"
+            return f"Model: {self.models.describe(current)}{way_back}"
         if not is_owner:
             return _OWNERS_CHOICE
         if len(name.split()) > 1:
             return "Say /model and one name, such as /model anthropic/claude-sonnet-4-5."
         chosen = None if name == "default" else name
-        described = models.describe(chosen)
-        models.choose(chosen)
-        await sessions.change_settings(inbound.session_key, replace(live.settings, model=chosen))
-        turns().try_again(inbound.session_key)
+        described = self.models.describe(chosen)
+        self.models.choose(chosen)
+        settings = replace(live.settings, model=chosen)
+        await self.sessions.change_settings(inbound.session_key, settings)
+        self.turns().try_again(inbound.session_key)
         return f"From the next message on: {described}"
 
-    async def think(invocation: Invocation) -> str:
+    async def _think(self, invocation: Invocation) -> str:
         inbound, level = invocation.inbound, invocation.argument.lower()
-        live = await sessions.live(inbound.session_key)
+        live = await self.sessions.live(inbound.session_key)
         if not level:
-            return f"Reasoning: {live.settings.reasoning_effort or default_effort}"
+            return f"Reasoning: {live.settings.reasoning_effort or self.default_effort}"
         if inbound.role is not Role.OWNER:
             return _OWNERS_CHOICE
         if level not in (*EFFORTS, "default"):
             return f"Say /think and one of {', '.join(EFFORTS)}, or default."
         effort = None if level == "default" else level
-        await sessions.change_settings(
+        await self.sessions.change_settings(
             inbound.session_key, replace(live.settings, reasoning_effort=effort)
         )
-        return f"Reasoning from the next message on: {effort or default_effort}"
+        return f"Reasoning from the next message on: {effort or self.default_effort}"
 
-    async def used(invocation: Invocation) -> str:
+    async def _usage(self, invocation: Invocation) -> str:
         inbound = invocation.inbound
-        lines = [f"This session: {in_words(await usage.of_session(inbound.session_key))}"]
+        lines = [f"This session: {in_words(await self.usage.of_session(inbound.session_key))}"]
         if inbound.role is Role.OWNER:
-            week = await usage.of_days(7)
-            lines.insert(0, f"Today: {in_words(await usage.of_days(1))}")
+            week = await self.usage.of_days(7)
+            lines.insert(0, f"Today: {in_words(await self.usage.of_days(1))}")
             lines.append(f"Last 7 days: {in_words(week)}")
             if len(week) > 1:
                 lines += [
@@ -235,27 +233,6 @@ def standard_commands(
                 ]
         return "\n".join(lines)
 
-    def age_of(moment: datetime) -> str:
-        seconds = (clock() - moment).total_seconds()
-        return f"{seconds:.0f} s" if seconds < 60 else age(clock() - moment)
-
-    table = CommandTable(
-        (
-            Command("start", "what I am and what to try", start),
-            Command("help", "the list of commands", help_, control=True),
-            Command("new", "begin a new conversation", new, in_outage=True),
-            Command("stop", "stop what is running here", stop, control=True),
-            Command("status", "model, session and what is running", status, control=True),
-            Command(
-                "model",
-                "the model of this session; /model NAME changes it",
-                model,
-                in_outage=True,
-            ),
-            Command("think", "how much to reason: /think low, medium, high or off", think),
-            Command("usage", "tokens and costs", used, control=True),
-            *more,
-        ),
-        further,
-    )
-    return table
+    def _age_of(self, moment: datetime) -> str:
+        seconds = (self.clock() - moment).total_seconds()
+        return f"{seconds:.0f} s" if seconds < 60 else age(self.clock() - moment)

@@ -1,4 +1,4 @@
-"""Keeps a session's view inside its model's window: what is trimmed or spilled, and when."""
+"""Keeps requests within the model's window: spills, trims and sums up what is too large."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loguru import logger
 
-from nanobot.agent.compaction import Compactor
+from nanobot.agent.compaction import sum_up
 from nanobot.core.chat import ChatMessage, ToolCall, ToolMessage, UserMessage
 from nanobot.core.errors import StoreUnavailable
 from nanobot.core.events import Emit, Notice
@@ -17,21 +17,21 @@ from nanobot.core.messages import InboundMessage, Trust
 from nanobot.core.ports import ChosenModel
 from nanobot.core.text import head_and_tail, message_tokens
 from nanobot.prompts import render
-from nanobot.session.entries import Draft, Entry, EntryKind, Replaced
+from nanobot.session.entries import Draft, Entry, EntryKind, Replaced, draft_of
 from nanobot.session.log import LiveSession, SessionLog
 from nanobot.store.files import disk_errors, write_atomic
 from nanobot.store.home import Home, file_name
 
 
 class Spill:
-    """Keeps results longer than ``cap`` characters in the session's spill folder."""
+    """Writes results longer than ``cap`` characters into files of the session's spill folder."""
 
     def __init__(self, home: Home, *, cap: int) -> None:
         self._home = home
         self._cap = cap
 
     async def shorten(self, inbound: InboundMessage, call: ToolCall, text: str) -> str:
-        """``text`` itself, or its head and tail round a note that names the file with it all."""
+        """``text``, or its head and tail, with the name of the file that holds all of it."""
         if len(text) <= self._cap:
             return text
         name = file_name(f"{inbound.id}-{call.id}")[-200:]
@@ -39,13 +39,13 @@ class Spill:
         try:
             await asyncio.to_thread(self._write, path, text)
             note = render.spilled(path)
-        except StoreUnavailable as error:  # the call has been made: what fits the log is kept
-            logger.bind(session=inbound.session_key).error("a long result is cut: {}", error)
+        except StoreUnavailable as error:  # the call cannot be undone: the log gets what fits
+            logger.bind(session=inbound.session_key).error("cut a long result: {}", error)
             note = render.unspilled(str(error))
         return head_and_tail(text, self._cap, note)
 
     async def keep(self, key: str, inbound_id: str, result: ToolMessage, seq: int) -> Path:
-        """The file with a logged result; written now unless it was spilled when it came.
+        """Return the file of a logged result; write it unless it was spilled when it was logged.
 
         ``seq`` is the result's place in the log, which tells results of one call id apart. Raises
         StoreUnavailable.
@@ -66,33 +66,33 @@ class Spill:
 
 
 FULL = 0.85
-"""The share of the room that conversation may take before something gives way; the rest is for
-what the estimate is off by. The room is the window without the answer and the fixed part."""
+"""Share of the room that conversation may take before old results are trimmed; the rest covers
+errors of the estimate. The room is the window without the answer and the fixed part."""
 LOW = 0.5
-"""The share that old results are brought down to."""
+"""Share of the room that is left after old results were trimmed."""
 HARDLY = 0.7
-"""Above this share after old results gave way, conversation is summed up as well, lest something
-gives way at every turn."""
+"""Above this share after trimming, conversation is summed up as well, so that not every turn has
+to make room again."""
 KEPT = 0.3
-"""The share of the room that conversation may take that is not summed up."""
+"""Share of the room for the newest conversation, which is not summed up."""
 WORTH = 0.1
-"""The share of the room that older conversation must take to be worth a summary."""
+"""Share of the room that older conversation must take to be worth a summary."""
 RECENT = 0.15
-"""The share of the room with the newest results, which are not old."""
+"""Share of the room with the newest results, which are trimmed last."""
 CHARACTERS = 6
-"""Characters, as stored, that a token of the window may be: more are not read. Words have five."""
+"""Upper bound of characters per token when loading the log; English words have about five."""
 LEAST_ROOM = 2000.0
-"""Tokens of conversation below which nothing gives way until the provider refuses a request: with
-so small a window there would be a summary at every turn."""
+"""Tokens of conversation below which nothing is trimmed until the provider refuses a request: in so
+small a window every turn would end in a summary."""
 LEAST_RESULT = 200
-"""Tokens of a result that is worth giving way: the note in its place takes some, too."""
+"""Smallest result worth trimming, in tokens; the note in its place takes some, too."""
 
 _SAFE = 0.95
-"""The share of the window that is counted on: the fixed part is an estimate, too."""
+"""Share of the window that is used at most, because the fixed part is an estimate, too."""
 _REFUSED = 0.8
-"""The share of a refused request that is taken to fit."""
+"""Share of a refused request that is assumed to fit."""
 _WORDS = 8000
-"""Characters of the message being worked on that are kept word for word."""
+"""Characters kept of the message that the turn works on, where a summary replaces it."""
 _CUT = "[… {omitted} characters left out]"
 
 SUMMING_UP = "The conversation fills the model's window: summing up its older part …"
@@ -100,10 +100,10 @@ SUMMING_UP = "The conversation fills the model's window: summing up its older pa
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a request of a turn is made of; ``used`` and ``fixed`` are calibrated tokens.
+    """The parts of a turn's request; ``used`` and ``fixed`` are calibrated tokens.
 
-    ``used`` is the whole request, ``fixed`` its system prompt and tools; ``factor`` is what
-    estimates of this model are multiplied by.
+    ``used`` is the whole request, ``fixed`` its system prompt and tools; ``factor`` corrects
+    estimates for this model.
     """
 
     inbound: InboundMessage
@@ -121,20 +121,20 @@ class View:
 
     @property
     def room(self) -> float:
-        """Tokens that the conversation may have."""
+        """Tokens that the conversation may take."""
         return room_for_talk(self.chosen, self.fixed)
 
 
 def room_for_talk(chosen: ChosenModel, fixed: int) -> float:
-    """Tokens that conversation may have beside a fixed part: the window without the answer."""
+    """Tokens that conversation may take beside a fixed part: the window without the answer."""
     return max(_SAFE * (chosen.context_window - chosen.max_tokens) - fixed, LEAST_ROOM)
 
 
 @dataclass(slots=True)
 class Gauge:
-    """Estimates the requests of one turn, each message once; the turn owns it.
+    """Estimates the tokens of one turn's requests; it counts each message once.
 
-    ``fixed`` is what the tools take, estimated like the rest without ``factor``.
+    ``fixed`` are the tokens of the tools, estimated without ``factor``.
     """
 
     fixed: int
@@ -142,11 +142,11 @@ class Gauge:
     _counted: dict[int, tuple[ChatMessage, int]] = field(default_factory=dict)
 
     def raw(self, messages: Sequence[ChatMessage]) -> int:
-        """The tokens of a request, tools included, as estimated for any model."""
+        """Estimated tokens of a request, tools included, before calibration."""
         return self.fixed + sum(map(self._of, messages))
 
     def used(self, messages: Sequence[ChatMessage]) -> int:
-        """The tokens of a request for this model."""
+        """Estimated tokens of a request for this model."""
         return round(self.raw(messages) * self.factor)
 
     def _of(self, message: ChatMessage) -> int:
@@ -157,18 +157,17 @@ class Gauge:
 
 
 class Window:
-    """Makes room in sessions; what it changes is in the log before the model sees it."""
+    """Makes room in sessions; each change is logged before the model sees it."""
 
     def __init__(self, sessions: SessionLog, spill: Spill) -> None:
         self._sessions = sessions
         self._spill = spill
-        self._compactor = Compactor(sessions)
 
     async def fitted(self, view: View, *, overflowed: bool = False) -> tuple[Entry, ...] | None:
-        """The entries that the model is to see from now on; None when they stay as they are.
+        """Return the entries that the model sees from now on; None if nothing has to change.
 
-        ``overflowed``: the provider has refused the request as too large, so that the window is
-        smaller than it was taken to be.
+        ``overflowed``: the provider has refused the request as too large, so the window is
+        smaller than assumed.
         """
         room = view.room
         if overflowed:
@@ -176,18 +175,17 @@ class Window:
         elif view.talk <= FULL * room:
             return None
         fitting = _Fitting(view, room)
-        await self._give_way(fitting, fitting.old_results(), LOW * room, render.gave_way)
+        await self._trim(fitting, fitting.old_results(), LOW * room, render.trimmed)
         if fitting.talk > HARDLY * room:
             await self._sum_up(fitting)
         if fitting.talk > FULL * room:
-            await self._give_way(fitting, fitting.results_by_size(), FULL * room, render.too_large)
+            await self._trim(fitting, fitting.results_by_size(), FULL * room, render.too_large)
         return tuple(fitting.entries) if fitting.is_changed else None
 
     async def begun(self, live: LiveSession) -> tuple[Entry, ...]:
-        """The entries of a session; where they are cut, the log says from now on where they begin.
+        """Return the entries of a session; if they were cut, log where its view begins.
 
-        That is so where a session came about without any turn in between (an import, say): what
-        is older is more than any request could hold, even one for a summary.
+        An imported session, for example, can hold more than any request, even one for a summary.
         """
         if not live.is_cut or not live.entries:
             return live.entries
@@ -203,7 +201,7 @@ class Window:
         return (*await self._sessions.append(live.key, [mark]), *live.entries)
 
     async def compact(self, view: View, focus: str) -> tuple[Entry, ...] | None:
-        """Sum up everything but the last exchange; None when there is nothing before it."""
+        """Sum up everything before the last exchange; None if there is nothing before it."""
         start = last_exchange(view.entries)
         if start is None:
             return None
@@ -211,14 +209,14 @@ class Window:
         await self._cut(fitting, start, focus=focus)
         return tuple(fitting.entries)
 
-    async def _give_way(
+    async def _trim(
         self,
         fitting: _Fitting,
         places: Sequence[int],
         wanted: float,
         note: Callable[[Path], str],
     ) -> None:
-        """Have results give way, in this order, until ``wanted`` tokens are left; one log entry."""
+        """Trim results in this order until ``wanted`` tokens are left; log that as one entry."""
         key = fitting.view.inbound.session_key
         replaced = []
         for place in places:
@@ -226,18 +224,18 @@ class Window:
                 break
             entry = fitting.entries[place]
             result = entry.message
-            assert isinstance(result, ToolMessage), "only results give way"
+            assert isinstance(result, ToolMessage), "only results are trimmed"
             path = await self._spill.keep(key, entry.inbound_id, result, entry.seq)
             short = ToolMessage(result.call_id, result.name, note(path))
-            fitting.change(place, replace(entry, message=short, gave_way=True))
+            fitting.change(place, replace(entry, message=short, is_trimmed=True))
             replaced.append(Replaced(entry.seq, short.call_id, short.name, short.content))
         if not replaced:
             return
-        mark = _draft(fitting.view, EntryKind.GAVE_WAY, None, Trust.TRUSTED)
+        mark = draft_of(fitting.view.inbound, EntryKind.TRIMMED, None)
         appended = await self._sessions.append(key, [replace(mark, replaced=tuple(replaced))])
         fitting.entries.extend(appended)
         fitting.sizes.extend(0 for _ in appended)
-        logger.bind(session=key).info("{} old tool results gave way", len(replaced))
+        logger.bind(session=key).info("trimmed {} old tool results", len(replaced))
 
     async def _sum_up(self, fitting: _Fitting) -> None:
         start = cut_place(fitting.entries, fitting.sizes, KEPT * fitting.room)
@@ -254,45 +252,39 @@ class Window:
     async def _cut(
         self, fitting: _Fitting, start: int, *, focus: str = "", under_way: str = ""
     ) -> None:
-        """Put a summary (or, failing that, a note) in place of all before ``start``.
+        """Replace everything before ``start`` by a summary, or by a note if there is none.
 
-        ``under_way`` is what the turn works on, where that is cut off as well.
+        ``under_way`` is the message that the turn works on, if that is replaced as well.
         """
         view = fitting.view
         former, kept = fitting.entries[:start], fitting.entries[start:]
-        summed = await self._compactor.sum_up(
-            view.inbound, view.chosen, former, room=fitting.room, focus=focus
+        summed = await sum_up(
+            self._sessions, view.inbound, view.chosen, former, room=fitting.room, focus=focus
         )
         content, trust = render.compacted(), Trust.TRUSTED
-        if summed.text:
+        if summed is not None:
             for entry in former:
                 trust = trust.joined(entry.trust)
-            content = render.summary(summed.text, tainted=trust is Trust.UNTRUSTED)
+            content = render.summary(summed.content, tainted=trust is Trust.UNTRUSTED)
         if under_way:
             words = head_and_tail(under_way, _WORDS, _CUT)
             content = f"{content}\n\n{render.under_way(words)}"
-        mark = _draft(view, EntryKind.COMPACTED, UserMessage(content), trust)
-        appended = await self._sessions.append(
-            view.inbound.session_key,
-            [
-                replace(
-                    mark,
-                    keeps_from=kept[0].seq,
-                    model=summed.model,
-                    provider=summed.provider,
-                    usage=summed.usage,
-                    account=view.inbound.account,
-                )
-            ],
+        mark = replace(
+            draft_of(view.inbound, EntryKind.COMPACTED, UserMessage(content), trust),
+            keeps_from=kept[0].seq,
+            account=view.inbound.account,
         )
-        fitting.begin_with(appended[0], start)
+        if summed is not None:
+            mark = replace(mark, model=summed.model, provider=summed.provider, usage=summed.usage)
+        (appended,) = await self._sessions.append(view.inbound.session_key, [mark])
+        fitting.begin_with(appended, start)
         logger.bind(session=view.inbound.session_key).info(
-            "earlier conversation was {}", "summed up" if summed.text else "left out, unsummed"
+            "{} earlier conversation", "summed up" if summed else "left out (no summary)"
         )
 
 
 class _Fitting:
-    """A view being changed: its entries, their sizes in tokens, and what they take together."""
+    """A view while it is changed: its entries, their sizes in tokens, and their sum."""
 
     def __init__(self, view: View, room: float) -> None:
         self.view = view
@@ -303,7 +295,7 @@ class _Fitting:
         self.is_changed = False
 
     def old_results(self) -> list[int]:
-        """Places of the results that may give way, oldest first: not the newest, none unseen."""
+        """Places of the results that may be trimmed, oldest first: not the newest, none unseen."""
         answers = (at for at, e in enumerate(self.entries) if e.kind is EntryKind.ASSISTANT)
         unseen = max(answers, default=0)
         newest, tokens = len(self.entries), 0
@@ -313,7 +305,7 @@ class _Fitting:
         return [at for at in range(min(newest, unseen)) if self._is_result(at)]
 
     def results_by_size(self) -> list[int]:
-        """Places of all results that have not given way, the largest first."""
+        """Places of all results that are not trimmed, the largest first."""
         places = [at for at in range(len(self.entries)) if self._is_result(at)]
         return sorted(places, key=lambda at: -self.sizes[at])
 
@@ -333,7 +325,7 @@ class _Fitting:
 
     def _is_result(self, place: int) -> bool:
         entry = self.entries[place]
-        is_whole = entry.kind is EntryKind.TOOL and not entry.gave_way
+        is_whole = entry.kind is EntryKind.TOOL and not entry.is_trimmed
         return is_whole and self.sizes[place] >= LEAST_RESULT
 
     def _size(self, entry: Entry) -> int:
@@ -347,10 +339,10 @@ class _Fitting:
 
 
 def cut_place(entries: Sequence[Entry], sizes: Sequence[int], keep: float) -> int | None:
-    """Where to cut, so that at most ``keep`` tokens are kept; None when there is nothing before.
+    """Where to cut so that at most ``keep`` tokens stay; None if there is nothing before.
 
-    What is kept begins with a person's message: the first that leaves it small enough, else the
-    last. Where the last exchange is more than twice too large, it begins within it, with a step.
+    The kept part begins with a person's message: the first after which it is small enough, else
+    the last. If the last exchange is more than twice too large, it begins with a step within it.
     """
     first = _first_said(entries)
     people = [at for at, e in enumerate(entries) if e.kind is EntryKind.USER and at > first]
@@ -370,27 +362,17 @@ def cut_place(entries: Sequence[Entry], sizes: Sequence[int], keep: float) -> in
 
 
 def last_exchange(entries: Sequence[Entry]) -> int | None:
-    """Where the last exchange begins; None when it is the first one."""
+    """Where the last exchange begins; None if it is the first one."""
     first = _first_said(entries)
     people = [at for at, entry in enumerate(entries) if entry.kind is EntryKind.USER]
     return people[-1] if people and people[-1] > first else None
 
 
 def _first_said(entries: Sequence[Entry]) -> int:
-    """The place of the first message that is no summary."""
+    """The place of the first message that is not a summary."""
     said = (
         at
         for at, entry in enumerate(entries)
         if entry.message is not None and entry.kind is not EntryKind.COMPACTED
     )
     return next(said, len(entries))
-
-
-def _draft(view: View, kind: EntryKind, message: ChatMessage | None, trust: Trust) -> Draft:
-    return Draft(
-        kind=kind,
-        message=message,
-        inbound_id=view.inbound.id,
-        principal=str(view.inbound.principal),
-        trust=trust,
-    )

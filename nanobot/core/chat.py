@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -81,6 +81,23 @@ class ToolChoice(StrEnum):
 
     AUTO = "auto"
     NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One request to a model.
+
+    ``max_tokens`` limits the answer. ``reasoning_effort``: None for the model's default, ``off``
+    for no reasoning where the model allows that.
+    """
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[ToolSpec]
+    model: str
+    max_tokens: int
+    temperature: float
+    reasoning_effort: str | None = None
+    tool_choice: ToolChoice = ToolChoice.AUTO
 
 
 class FinishReason(StrEnum):

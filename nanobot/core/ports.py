@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from nanobot.core.chat import ChatMessage, LLMResponse, ToolChoice, ToolSpec
-from nanobot.core.events import Emit
+from nanobot.core.chat import LLMResponse, ModelRequest
+from nanobot.core.events import Emit, ignore
 from nanobot.core.messages import InboundMessage, OutboundMessage
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -23,18 +23,7 @@ class LLMProvider(Protocol):
     connection. An answer cut off by the network is an error, never a short answer.
     """
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSpec],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        reasoning_effort: str | None = None,
-        tool_choice: ToolChoice = ToolChoice.AUTO,
-        on_delta: Emit | None = None,
-    ) -> LLMResponse: ...
+    async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse: ...
 
     async def aclose(self) -> None: ...
 

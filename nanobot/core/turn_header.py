@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 
+from nanobot.core.events import Emit, Event, TextDelta, TextDiscarded
 from nanobot.core.text import attribute
 
 TIME = "%a %Y-%m-%d %H:%M %z"
@@ -82,6 +83,25 @@ class HeaderFilter:
         rest = "" if self._passing else without_header(self._held)
         self._passing = True
         return rest
+
+
+def filtered(emit: Emit) -> Emit:
+    """``emit`` for one model call; a turn header at the beginning of the text is left out."""
+    header = HeaderFilter()
+
+    def pass_on(event: Event) -> None:
+        nonlocal header
+        match event:
+            case TextDelta(text):
+                if shown := header.feed(text):
+                    emit(TextDelta(shown))
+            case TextDiscarded():
+                header = HeaderFilter()
+                emit(event)
+            case _:
+                emit(event)
+
+    return pass_on
 
 
 def _may_become_header(text: str) -> bool:

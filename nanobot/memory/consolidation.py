@@ -11,7 +11,7 @@ from functools import partial
 
 from loguru import logger
 
-from nanobot.core.chat import SystemMessage, UserMessage
+from nanobot.core.chat import ModelRequest, SystemMessage, UserMessage
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.messages import Trust
 from nanobot.core.ports import ChosenModel, Clock, ModelSource
@@ -404,13 +404,14 @@ class Consolidator:
         asked = render.conversation(part.session, text, secrets.token_hex(4))
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                response = await chosen.provider.chat(
+                request = ModelRequest(
                     [SystemMessage(system), UserMessage(asked)],
                     [tool_spec(edits=edits)],
-                    model=chosen.model,
-                    max_tokens=chosen.max_tokens,
-                    temperature=min(chosen.temperature, 0.3),
+                    chosen.model,
+                    chosen.max_tokens,
+                    min(chosen.temperature, 0.3),
                 )
+                response = await chosen.provider.chat(request)
         except TimeoutError as error:
             limit = self._settings.timeout_s
             raise RetryLater(f"{chosen.model} did not answer within {limit:g} s") from error

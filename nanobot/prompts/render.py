@@ -174,9 +174,9 @@ def cut_files(path: Path) -> str:
     return _note("cut_files", path)
 
 
-def gave_way(path: Path) -> str:
-    """Stands for an old tool result that gave way to newer ones."""
-    return _note("gave_way", path)
+def trimmed(path: Path) -> str:
+    """Stands for an old tool result that was trimmed."""
+    return _note("trimmed", path)
 
 
 def too_large(path: Path) -> str:

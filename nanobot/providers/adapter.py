@@ -10,9 +10,9 @@ from dataclasses import replace
 from nanobot.core.chat import (
     ChatMessage,
     LLMResponse,
+    ModelRequest,
     ToolChoice,
     ToolMessage,
-    ToolSpec,
     UserMessage,
 )
 from nanobot.core.errors import Refused, RetryLater
@@ -61,32 +61,20 @@ class Adapter(ABC):
         self._refusals = refusals or Refusals()
         self._total_timeout_s = total_timeout_s
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSpec],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        reasoning_effort: str | None = None,
-        tool_choice: ToolChoice = ToolChoice.AUTO,
-        on_delta: Emit | None = None,
-    ) -> LLMResponse:
-        """See ``LLMProvider``. A reasoning effort of ``off`` asks for none where that can be."""
-        emit = on_delta or ignore
+    async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
+        """See ``LLMProvider``."""
+        model, messages = request.model, request.messages
         quirks = self._quirks(model)
         known = self._refusals.of(self._endpoint.key, model)
         if quirks.short_call_ids:
             known |= {USER_AFTER_TOOL}
-        effort = reasoning_effort if may_think(messages, quirks) else None
-        options = Options(max_tokens, temperature, effort, quirks, known)
-        answer = Answer(model=model, taken_ids=call_ids(messages), emit=emit)
+        effort = request.reasoning_effort if may_think(messages, quirks) else None
+        options = Options(request.max_tokens, request.temperature, effort, quirks, known)
+        answer = Answer(model=model, taken_ids=call_ids(messages), emit=on_delta)
         limit = asyncio.timeout(self._total_timeout_s)
         try:
             async with limit:
-                head = _head(model, tools, tool_choice)
-                options = await self._ask(head, messages, options, answer, limit)
+                options = await self._ask(_head(request), messages, options, answer, limit)
         except EndpointRefused as error:
             raise classify(error.failure, self._endpoint, model) from error
         except Garbled as error:
@@ -103,7 +91,7 @@ class Adapter(ABC):
             if not answer.is_finished:
                 text = f"no whole answer within {self._total_timeout_s:g} s"
                 raise self._later(text) from error
-        self._learn(model, options.refused - known, emit)
+        self._learn(model, options.refused - known, on_delta)
         self._judge(answer)
         return replace(answer.response(), provider=self._endpoint.name)
 
@@ -180,12 +168,12 @@ def shorten(limit: asyncio.Timeout, seconds: float) -> None:
     limit.reschedule(soon if when is None else min(when, soon))
 
 
-def _head(model: str, tools: Sequence[ToolSpec], tool_choice: ToolChoice) -> Wire:
-    head: Wire = {"model": model}
-    if tools:
-        head["tools"] = wire_tools(tools)
-        if tool_choice is not ToolChoice.AUTO:
-            head["tool_choice"] = str(tool_choice)
+def _head(request: ModelRequest) -> Wire:
+    head: Wire = {"model": request.model}
+    if request.tools:
+        head["tools"] = wire_tools(request.tools)
+        if request.tool_choice is not ToolChoice.AUTO:
+            head["tool_choice"] = str(request.tool_choice)
     return head
 
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nanobot.config.schema import ModelOverride, ProviderConfig, ProvidersConfig
 from nanobot.core.errors import AuthFailed, ConfigError
 
 if TYPE_CHECKING:
-    from nanobot.config.schema import ModelOverride
+    from nanobot.config.schema import ModelOverride, ProviderConfig, ProvidersConfig
 
 
 @dataclass(frozen=True, slots=True)

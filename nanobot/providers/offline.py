@@ -12,18 +12,17 @@ from functools import partial
 
 from nanobot.core.chat import (
     AssistantMessage,
-    ChatMessage,
     FinishReason,
     LLMResponse,
+    ModelRequest,
     ToolCall,
     ToolChoice,
     ToolMessage,
-    ToolSpec,
     Usage,
     UserMessage,
 )
 from nanobot.core.errors import BadRequest
-from nanobot.core.events import Emit, TextDelta
+from nanobot.core.events import Emit, TextDelta, ignore
 from nanobot.core.turn_header import TIME, read_header
 
 MODEL = "offline"
@@ -57,33 +56,21 @@ class _Plan:
 class OfflineModel:
     """Understands the forms of GRAMMAR and drives the real tools with them."""
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSpec],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        reasoning_effort: str | None = None,
-        tool_choice: ToolChoice = ToolChoice.AUTO,
-        on_delta: Emit | None = None,
-    ) -> LLMResponse:
+    async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
         """Answer, or raise BadRequest with the grammar for what it does not understand."""
+        messages = request.messages
         asked = max(i for i, message in enumerate(messages) if isinstance(message, UserMessage))
-        request = messages[asked].content
         since = messages[asked + 1 :]
         results = [message for message in since if isinstance(message, ToolMessage)]
         called = [m.tool_calls for m in since if isinstance(m, AssistantMessage)]
-        answer = _answer(request, results, {tool.name for tool in tools})
-        if isinstance(answer, _Plan) and tool_choice is ToolChoice.NONE:
+        answer = _answer(messages[asked].content, results, {tool.name for tool in request.tools})
+        if isinstance(answer, _Plan) and request.tool_choice is ToolChoice.NONE:
             answer = f"I may call no more tools now, and `{answer.tool}` would come next."
         usage = Usage(sum(len(message.content) for message in messages) // 4, 8)
         if isinstance(answer, _Plan):
             call = ToolCall(f"offline-{asked}-{len(called)}", answer.tool, _json(answer.arguments))
             return _said("", (call,), FinishReason.TOOL_CALLS, usage)
-        if on_delta is not None:
-            on_delta(TextDelta(answer))
+        on_delta(TextDelta(answer))
         return _said(answer, (), FinishReason.STOP, usage)
 
     async def aclose(self) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from nanobot.core.chat import ChatMessage, LLMResponse, ToolChoice, ToolSpec
+from nanobot.core.chat import LLMResponse, ModelRequest
 from nanobot.core.errors import AuthFailed, BadRequest, ContextOverflow, ProviderError, RetryLater
 from nanobot.core.events import (
     Emit,
@@ -58,20 +58,9 @@ class Retrying:
         self._chance = chance
         self._clock = clock
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSpec],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        reasoning_effort: str | None = None,
-        tool_choice: ToolChoice = ToolChoice.AUTO,
-        on_delta: Emit | None = None,
-    ) -> LLMResponse:
+    async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
         """See ``LLMProvider``. Whatever was streamed by a failed attempt is discarded."""
-        watched = _Watched(on_delta or ignore)
+        watched = _Watched(on_delta)
         policy = self._policy
         end = self._clock() + policy.total_s
         limit = asyncio.timeout(policy.total_s)
@@ -80,16 +69,7 @@ class Retrying:
             async with limit:
                 while True:
                     try:
-                        return await self._provider.chat(
-                            messages,
-                            tools,
-                            model=model,
-                            max_tokens=max_tokens,
-                            temperature=temperature,
-                            reasoning_effort=reasoning_effort,
-                            tool_choice=tool_choice,
-                            on_delta=watched,
-                        )
+                        return await self._provider.chat(request, watched)
                     except RetryLater as error:
                         watched.discard()
                         delay = self._delay(attempt, error.after)
@@ -102,7 +82,7 @@ class Retrying:
             if not limit.expired():
                 raise
             watched.discard()
-            text = f"no answer of {model} within {policy.total_s:g} s (attempt {attempt})"
+            text = f"no answer of {request.model} within {policy.total_s:g} s (attempt {attempt})"
             raise RetryLater(text) from error
         except ProviderError:
             watched.discard()
@@ -210,23 +190,11 @@ class Fallback:
         self._outages = outages
         self._told = False
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSpec],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        reasoning_effort: str | None = None,
-        tool_choice: ToolChoice = ToolChoice.AUTO,
-        on_delta: Emit | None = None,
-    ) -> LLMResponse:
-        """See ``LLMProvider``; ``model`` is ignored, each candidate has its own.
+    async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
+        """See ``LLMProvider``; each candidate replaces ``model`` by its own.
 
         ``LLMResponse.footnote`` says who answered when it was not the usual model.
         """
-        emit = on_delta or ignore
         usual = self._candidates[0]
         why = self._outages.of(usual.name)
         resting = {one.name for one in self._candidates if self._outages.of(one.name)}
@@ -236,16 +204,9 @@ class Fallback:
             try:
                 if candidate.provider is None:
                     raise candidate.error or AuthFailed(f"{candidate.name} cannot be asked")
-                response = await candidate.provider.chat(
-                    messages,
-                    tools,
-                    model=candidate.model,
-                    max_tokens=min(max_tokens, candidate.max_tokens),
-                    temperature=temperature,
-                    reasoning_effort=reasoning_effort,
-                    tool_choice=tool_choice,
-                    on_delta=on_delta,
-                )
+                max_tokens = min(request.max_tokens, candidate.max_tokens)
+                adapted = replace(request, model=candidate.model, max_tokens=max_tokens)
+                response = await candidate.provider.chat(adapted, on_delta)
             except ProviderError as error:
                 if not _leads_on(error, usual=candidate is usual):
                     raise
@@ -256,7 +217,7 @@ class Fallback:
                     why = error
                 if place + 1 < len(order):
                     self._told = True
-                    emit(Notice(f"{_reason(candidate, error)}; asking {order[place + 1].name}"))
+                    on_delta(Notice(f"{_reason(candidate, error)}; asking {order[place + 1].name}"))
                 continue
             self._outages.ended(candidate.name)
             if candidate is usual or why is None:
@@ -264,7 +225,7 @@ class Fallback:
             footnote = _footnote(candidate, usual, why)
             if not self._told:
                 self._told = True
-                emit(Notice(footnote.strip("()")))
+                on_delta(Notice(footnote.strip("()")))
             return replace(response, footnote=footnote)
         raise _total(sorted(failures, key=lambda failure: self._candidates.index(failure[0])))
 

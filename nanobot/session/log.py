@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +27,8 @@ from nanobot.session.entries import (
 from nanobot.session.usage import Calibration, ModelCall, record_in
 from nanobot.store.database import Database
 from nanobot.store.job_runs import is_open
+
+_STORED = [field.name for field in fields(Draft) if field.name != "account"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,6 @@ class LiveSession:
     is_cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
-    """One line of a list of sessions."""
-
-    key: str
-    created_at: datetime
-    updated_at: datetime
-
-
 class SessionLog:
     """Appends to and reads from sessions' logs; nothing in it is ever changed or removed."""
 
@@ -70,13 +63,7 @@ class SessionLog:
     async def settings(self, key: str) -> SessionSettings:
         """What a session remembers beside its log."""
 
-        def read(connection: sqlite3.Connection) -> SessionSettings:
-            row = connection.execute(
-                "SELECT settings FROM session WHERE key = ?", (key,)
-            ).fetchone()
-            return SessionSettings() if row is None else _settings(row[0])
-
-        return await self._database.read(read)
+        return await self._database.read(lambda connection: session_settings(connection, key))
 
     async def live(self, key: str, *, most: int | None = None) -> LiveSession:
         """What the model sees of a session; an unknown key is an empty session.
@@ -84,8 +71,8 @@ class SessionLog:
         Of more than ``most`` characters (as stored) only the newest entries are read, from one
         with which a view can begin: a person's message, or else a step of the assistant.
 
-        Its cost depends on the live part alone, and of that on what the model sees: a result that
-        gave way is not read. Damaged rows are left out and logged.
+        Its cost depends only on what the model sees: the text of trimmed results is not read.
+        Damaged rows are left out and logged.
         """
         return await self._database.read(lambda connection: _live(connection, key, most))
 
@@ -141,20 +128,11 @@ class SessionLog:
 
         await self._database.write(write, durable=True)
 
-    async def sessions(self) -> tuple[SessionInfo, ...]:
-        """All sessions, the last used first."""
-
-        def read(connection: sqlite3.Connection) -> tuple[SessionInfo, ...]:
-            rows = connection.execute(
-                "SELECT key, created_at, updated_at FROM session ORDER BY updated_at DESC"
-            )
-            return tuple(SessionInfo(key, _time(c), _time(u)) for key, c, u in rows)
-
-        return await self._database.read(read)
-
     async def entries(self, key: str, *, after: int = 0, limit: int = 500) -> tuple[Entry, ...]:
         """A page of a session's whole log: the entries past ``after``, oldest first."""
-        return await self._database.read(lambda connection: _entries(connection, key, after, limit))
+        return await self._database.read(
+            lambda connection: tuple(_read(key, _rows(connection, key, after, limit, {}), {}))
+        )
 
 
 def append_in(
@@ -181,8 +159,8 @@ def append_in(
                 encode(draft),
             ),
         )
-        entry = placed(draft, cursor.lastrowid or 0, now)
-        entries.append(entry)
+        facts = {name: getattr(draft, name) for name in _STORED}
+        entries.append(Entry(**facts, seq=cursor.lastrowid or 0, at=now))
         if draft.keeps_from is not None:
             connection.execute(
                 "UPDATE session SET live_from = max(live_from, ?) WHERE key = ?",
@@ -218,27 +196,6 @@ def free_for_next(connection: sqlite3.Connection, key: str, kept: int) -> bool:
     return True
 
 
-def placed(draft: Draft, seq: int, at: datetime) -> Entry:
-    """The entry that a draft becomes at its place in the log."""
-    return Entry(
-        kind=draft.kind,
-        message=draft.message,
-        inbound_id=draft.inbound_id,
-        principal=draft.principal,
-        trust=draft.trust,
-        ok=draft.ok,
-        delivered=draft.delivered,
-        model=draft.model,
-        provider=draft.provider,
-        usage=draft.usage,
-        keeps_from=draft.keeps_from,
-        replaced=draft.replaced,
-        note=draft.note,
-        seq=seq,
-        at=at,
-    )
-
-
 def _touch(connection: sqlite3.Connection, key: str, stamp: float) -> None:
     connection.execute(
         "INSERT INTO session (key, created_at, updated_at) VALUES (?, ?, ?) "
@@ -253,27 +210,27 @@ def _live(connection: sqlite3.Connection, key: str, most: int | None) -> LiveSes
     ).fetchone()
     if row is None:
         return LiveSession(key, (), SessionSettings())
-    given_way = _given_way(connection, key, row[0])
-    rows = _rows(connection, key, row[0] - 1, -1, given_way, newest_first=True)
+    trimmed = _trimmed_results(connection, key, row[0])
+    rows = _rows(connection, key, row[0] - 1, -1, trimmed, newest_first=True)
     newest: list[tuple[Any, ...]] = []
     size, is_cut = 0, False
     for one in rows:
-        size += _size(one, given_way)
+        size += _size(one, trimmed)
         is_cut = most is not None and size > most
         if is_cut:
             break
         newest.append(one)
-    entries = tuple(_read(key, reversed(newest), given_way))
+    entries = tuple(_read(key, reversed(newest), trimmed))
     if is_cut:  # what is older has no mark here that tells of it: the newest would be among these
         entries = _from_a_beginning(entries)
     return LiveSession(key, _view(entries), _settings(row[1]), is_cut)
 
 
-def _size(row: tuple[Any, ...], given_way: Mapping[int, Replaced]) -> int:
+def _size(row: tuple[Any, ...], trimmed: Mapping[int, Replaced]) -> int:
     """Characters of a stored entry as the model sees it, or of its note; it may be damaged."""
     seq, payload = row[0], row[-1]
     if payload is None:
-        return len(given_way[seq].note) if seq in given_way else 0
+        return len(trimmed[seq].note) if seq in trimmed else 0
     return len(str(payload))
 
 
@@ -334,8 +291,8 @@ def _settings(text: str) -> SessionSettings:
         return SessionSettings()
 
 
-def _given_way(connection: sqlite3.Connection, key: str, start: int) -> dict[int, Replaced]:
-    """The results past ``start`` that the model sees as notes, by their place in the log."""
+def _trimmed_results(connection: sqlite3.Connection, key: str, start: int) -> dict[int, Replaced]:
+    """The trimmed results past ``start`` by their place in the log."""
     given: dict[int, Replaced] = {}
     rows = connection.execute(
         "SELECT seq, payload FROM log WHERE session = ? AND seq >= ? AND kind = 'gave_way'",
@@ -343,15 +300,11 @@ def _given_way(connection: sqlite3.Connection, key: str, start: int) -> dict[int
     )
     for seq, payload in rows:
         try:
-            _, _, record = decode(EntryKind.GAVE_WAY, payload)
+            _, _, record = decode(EntryKind.TRIMMED, payload)
             given.update((one.seq, one) for one in replaced_of(record))
         except (ValueError, AttributeError) as error:
             logger.error("log entry {} of session {} is damaged, left out: {}", seq, key, error)
     return given
-
-
-def _entries(connection: sqlite3.Connection, key: str, after: int, limit: int) -> tuple[Entry, ...]:
-    return tuple(_read(key, _rows(connection, key, after, limit, {}), {}))
 
 
 def _rows(
@@ -359,26 +312,26 @@ def _rows(
     key: str,
     after: int,
     limit: int,
-    given_way: Mapping[int, Replaced],
+    trimmed: Mapping[int, Replaced],
     *,
     newest_first: bool = False,
 ) -> Iterable[tuple[Any, ...]]:
-    """Stored entries, those in ``given_way`` without their payload: it is not even read."""
+    """Stored entries, those in ``trimmed`` without their payload: it is not even read."""
     return connection.execute(
         "SELECT seq, kind, inbound_id, principal, trust, at, "
         "CASE WHEN seq IN (SELECT value FROM json_each(?)) THEN NULL ELSE payload END "
         f"FROM log WHERE session = ? AND seq > ? ORDER BY seq {'DESC' if newest_first else ''} "
         "LIMIT ?",
-        (json.dumps(list(given_way)), key, after, limit),
+        (json.dumps(list(trimmed)), key, after, limit),
     )
 
 
 def _read(
-    key: str, rows: Iterable[tuple[Any, ...]], given_way: Mapping[int, Replaced]
+    key: str, rows: Iterable[tuple[Any, ...]], trimmed: Mapping[int, Replaced]
 ) -> Iterable[Entry]:
     for seq, kind, inbound_id, principal, trust, at, payload in rows:
         try:
-            note = given_way.get(seq) if payload is None else None
+            note = trimmed.get(seq) if payload is None else None
             if note is None:
                 known, message, record = decode(kind, payload)
             else:
@@ -397,7 +350,7 @@ def _read(
                 usage=usage_of(record),
                 keeps_from=record.get("keeps_from"),
                 replaced=replaced_of(record),
-                gave_way=note is not None,
+                is_trimmed=note is not None,
                 note=str(record.get("note", "")),
                 seq=seq,
                 at=_time(at),

@@ -19,7 +19,7 @@ from nanobot.store.database import Database
 
 _ROLES = {
     EntryKind.USER: "user",
-    EntryKind.NUDGE: "user",
+    EntryKind.SYSTEM_NOTE: "user",
     EntryKind.UNANSWERED: "user",
     EntryKind.COMPACTED: "user",
     EntryKind.ASSISTANT: "assistant",
@@ -265,7 +265,7 @@ def read_incoming(lines: Iterable[str]) -> Incoming:
 
 def _is_no_message(record: Any) -> bool:
     """Whether it is a line of ours that is not meant to be imported."""
-    return isinstance(record, dict) and record.get("_type") == EntryKind.GAVE_WAY.value
+    return isinstance(record, dict) and record.get("_type") == EntryKind.TRIMMED.value
 
 
 class _FamilyReader:
@@ -316,7 +316,7 @@ def _own_row(record: Any) -> Row | None:
     Results that gave way for the model's window are whole again where they are imported.
     """
     own = record.get("nanobot") if isinstance(record, dict) else None
-    if not isinstance(own, dict) or own.get("kind") == EntryKind.GAVE_WAY:
+    if not isinstance(own, dict) or own.get("kind") == EntryKind.TRIMMED:
         return None
     try:
         payload = json.dumps(own["payload"], ensure_ascii=False, separators=(",", ":"))
@@ -403,7 +403,7 @@ def _rows(connection: sqlite3.Connection, key: str) -> list[Row]:
     rows = connection.execute(
         "SELECT kind, inbound_id, principal, trust, at, payload, seq FROM log "
         "WHERE session = ? AND kind <> ? ORDER BY seq",
-        (key, EntryKind.GAVE_WAY.value),
+        (key, EntryKind.TRIMMED.value),
     )
     return [Row(EntryKind(row[0]), row[1], row[2], Trust(row[3]), *row[4:]) for row in rows]
 

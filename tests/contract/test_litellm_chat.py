@@ -17,6 +17,7 @@ from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
     LLMResponse,
+    ModelRequest,
     SystemMessage,
     ToolCall,
     ToolMessage,
@@ -33,7 +34,7 @@ from nanobot.core.errors import (
     Refused,
     RetryLater,
 )
-from nanobot.core.events import Event, Notice
+from nanobot.core.events import Emit, Event, Notice, ignore
 from nanobot.providers.litellm_chat import LiteLLMChat
 from nanobot.providers.litellm_package import LiteLLM
 from nanobot.providers.quirks import quirks_at
@@ -71,10 +72,14 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 async def ask(
-    provider: LiteLLMChat, messages: tuple[ChatMessage, ...] = HELLO, **options: Any
+    provider: LiteLLMChat,
+    messages: tuple[ChatMessage, ...] = HELLO,
+    *,
+    on_delta: Emit = ignore,
+    **options: Any,
 ) -> LLMResponse:
     chosen: dict[str, Any] = {"model": CLAUDE, "max_tokens": 8192, "temperature": 0.7, **options}
-    return await provider.chat(messages, TOOLS, **chosen)
+    return await provider.chat(ModelRequest(messages, TOOLS, **chosen), on_delta)
 
 
 def anthropic(package: LiteLLM, url: str, **options: Any) -> LiteLLMChat:

@@ -19,6 +19,7 @@ from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
     LLMResponse,
+    ModelRequest,
     SystemMessage,
     ToolCall,
     ToolMessage,
@@ -27,7 +28,7 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.core.errors import BadRequest, ConfigError, ContextOverflow, RetryLater
-from nanobot.core.events import Event, Notice, TextDelta
+from nanobot.core.events import Emit, Event, Notice, TextDelta, ignore
 from nanobot.providers.connections import TLS
 from nanobot.providers.openai_chat import OpenAIChat
 from nanobot.providers.quirks import Quirks, ReasoningBack
@@ -56,11 +57,12 @@ async def ask(
     messages: tuple[ChatMessage, ...] = (UserMessage("Hello?"),),
     *,
     keep_open: bool = False,
+    on_delta: Emit = ignore,
     **options: Any,
 ) -> LLMResponse:
     chosen: dict[str, Any] = {"model": "m", "max_tokens": 8192, "temperature": 0.7, **options}
     try:
-        return await provider.chat(messages, TOOLS, **chosen)
+        return await provider.chat(ModelRequest(messages, TOOLS, **chosen), on_delta)
     finally:
         if not keep_open:
             await provider.aclose()

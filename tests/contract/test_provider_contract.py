@@ -23,6 +23,7 @@ from nanobot.core.chat import (
     FinishReason,
     Image,
     LLMResponse,
+    ModelRequest,
     SystemMessage,
     ToolCall,
     ToolChoice,
@@ -39,7 +40,7 @@ from nanobot.core.errors import (
     Refused,
     RetryLater,
 )
-from nanobot.core.events import Event, ReasoningDelta, TextDelta
+from nanobot.core.events import Event, ReasoningDelta, TextDelta, ignore
 from nanobot.core.ports import LLMProvider
 from nanobot.providers.litellm_chat import LiteLLMChat
 from nanobot.providers.litellm_package import LiteLLM
@@ -181,8 +182,8 @@ async def ask(
     **options: Any,
 ) -> LLMResponse:
     chosen: dict[str, Any] = {"model": MODEL, "max_tokens": 512, "temperature": 0.3, **options}
-    on_delta = None if events is None else events.append
-    return await provider.chat(messages, (LOOK, WRITE), on_delta=on_delta, **chosen)
+    request = ModelRequest(messages, (LOOK, WRITE), **chosen)
+    return await provider.chat(request, ignore if events is None else events.append)
 
 
 async def failure(provider: LLMProvider, **options: Any) -> ProviderError:
@@ -226,11 +227,8 @@ async def test_a_delta_is_passed_on_before_the_answer_is_complete(
         events.append(event)
         first.set()
 
-    task = asyncio.create_task(
-        make(server.url).chat(
-            QUESTION, (), model=MODEL, max_tokens=9, temperature=0.0, on_delta=watch
-        )
-    )
+    request = ModelRequest(QUESTION, (), MODEL, 9, 0.0)
+    task = asyncio.create_task(make(server.url).chat(request, watch))
     await gate.reached()
     async with asyncio.timeout(10):
         await first.wait()

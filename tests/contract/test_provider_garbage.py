@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nanobot.core.chat import LLMResponse, UserMessage
+from nanobot.core.chat import LLMResponse, ModelRequest, UserMessage
 from nanobot.core.errors import ProviderError
 from nanobot.core.ports import LLMProvider
 from nanobot.providers.litellm_chat import LiteLLMChat
@@ -211,8 +211,6 @@ async def test_an_odd_value_makes_an_answer_or_an_error_of_the_provider(
 
 async def asked(adapter: LLMProvider) -> LLMResponse | ProviderError:
     try:
-        return await adapter.chat(
-            (UserMessage("Hello?"),), (), model="fake-model", max_tokens=99, temperature=0.0
-        )
+        return await adapter.chat(ModelRequest((UserMessage("Hello?"),), (), "fake-model", 99, 0.0))
     except ProviderError as error:
         return error

@@ -14,6 +14,7 @@ from nanobot.core.chat import (
     ChatMessage,
     FinishReason,
     LLMResponse,
+    ModelRequest,
     SystemMessage,
     ToolChoice,
     ToolMessage,
@@ -21,7 +22,7 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.core.errors import BadRequest
-from nanobot.core.events import Event, TextDelta
+from nanobot.core.events import Event, TextDelta, ignore
 from nanobot.core.ports import LLMProvider
 from nanobot.providers.litellm_chat import LiteLLMChat
 from nanobot.providers.litellm_package import LiteLLM
@@ -48,15 +49,9 @@ class Model:
         tool_choice: ToolChoice = ToolChoice.AUTO,
         events: list[Event] | None = None,
     ) -> LLMResponse:
-        return await self.provider.chat(
-            (SystemMessage("You help."), *messages),
-            tools,
-            model=self.name,
-            max_tokens=500,
-            temperature=0.0,
-            tool_choice=tool_choice,
-            on_delta=None if events is None else events.append,
-        )
+        talk = (SystemMessage("You help."), *messages)
+        request = ModelRequest(talk, tools, self.name, 500, 0.0, tool_choice=tool_choice)
+        return await self.provider.chat(request, ignore if events is None else events.append)
 
 
 def like_the_offline_model(request: Request) -> Reply:

@@ -125,7 +125,9 @@ def _turn(draw: st.DrawFn, number: int) -> list[Draft]:
             for call in calls
         ]
         if draw(st.booleans()):
-            entries.append(draft(EntryKind.NUDGE, UserMessage("Assess what the tools returned.")))
+            entries.append(
+                draft(EntryKind.SYSTEM_NOTE, UserMessage("Assess what the tools returned."))
+            )
     entries.append(draft(EntryKind.ASSISTANT, AssistantMessage(draw(_texts) or "done"), model="m"))
     if draw(st.booleans()):
         sent = Draft(
@@ -144,7 +146,7 @@ def _turn(draw: st.DrawFn, number: int) -> list[Draft]:
         entries.append(draft(EntryKind.COMPACTED, mark, keeps_from=draw(st.integers(1, 60))))
     if draw(st.integers(0, 4)) == 0:
         notes = draw(st.lists(_notes, min_size=1, max_size=4))
-        entries.append(draft(EntryKind.GAVE_WAY, None, replaced=tuple(notes)))
+        entries.append(draft(EntryKind.TRIMMED, None, replaced=tuple(notes)))
     if draw(st.integers(0, 9)) == 0:
         entries.append(draft(EntryKind.PARKED, None))
     return entries

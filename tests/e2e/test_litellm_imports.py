@@ -49,7 +49,7 @@ WARM_UP = (
 import asyncio, json, sys
 from pydantic import SecretStr
 from nanobot.config.schema import AgentDefaults, ProviderConfig, ProvidersConfig
-from nanobot.core.chat import UserMessage
+from nanobot.core.chat import ModelRequest, UserMessage
 from nanobot.providers.models import Models
 from nanobot.providers.connections import TLS
 """
@@ -64,7 +64,7 @@ async def main(url):
     chosen = models.choose(None)
     await models.warm_up()
     answer = await chosen.provider.chat(
-        (UserMessage("Hello?"),), (), model=chosen.model, max_tokens=99, temperature=0.5
+        ModelRequest((UserMessage("Hello?"),), (), chosen.model, 99, 0.5)
     )
     await models.aclose()
     print(json.dumps({"answer": answer.content, "imported": seen}))

@@ -10,12 +10,13 @@ from nanobot.core.chat import (
     ChatMessage,
     FinishReason,
     LLMResponse,
+    ModelRequest,
     ToolCall,
     ToolChoice,
     ToolSpec,
     Usage,
 )
-from nanobot.core.events import Emit, TextDelta
+from nanobot.core.events import Emit, TextDelta, ignore
 from nanobot.core.ports import ChosenModel
 
 Answer = LLMResponse | BaseException | Callable[[Sequence[ChatMessage]], LLMResponse]
@@ -42,19 +43,10 @@ class ScriptedModel:
     reflect: bool = False
     vision: bool = False
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSpec],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        reasoning_effort: str | None = None,
-        tool_choice: ToolChoice = ToolChoice.AUTO,
-        on_delta: Emit | None = None,
-    ) -> LLMResponse:
-        self.requests.append(Request(tuple(messages), tuple(tools), tool_choice))
+    async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
+        self.requests.append(
+            Request(tuple(request.messages), tuple(request.tools), request.tool_choice)
+        )
         self.called.set()
         if self.gate is not None:
             await self.gate.wait()
@@ -62,10 +54,9 @@ class ScriptedModel:
         if isinstance(answer, BaseException):
             raise answer
         if not isinstance(answer, LLMResponse):
-            answer = answer(messages)
-        if on_delta is not None and answer.content:
-            for character in answer.content:
-                on_delta(TextDelta(character))
+            answer = answer(request.messages)
+        for character in answer.content:
+            on_delta(TextDelta(character))
         return answer
 
     async def aclose(self) -> None:

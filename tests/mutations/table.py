@@ -130,8 +130,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         5,
         "a command runs that the log does not know after a power cut",
         LOOP,
-        "await self._append(turn, _assistant_draft(turn, response), durable=writes)",
-        "await self._append(turn, _assistant_draft(turn, response))",
+        "await self._append(turn, asked, durable=writes)",
+        "await self._append(turn, asked)",
         (
             "tests/crash/test_syncs.py"
             "::test_a_sync_stands_before_the_acknowledgement_the_command_and_the_send",
@@ -152,9 +152,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         5,
         "after a kill the model is not told whether its message was sent, and sends it again",
-        LOOP,
-        "        for call in open_calls(entries):\n            asked_by",
-        "        for call in ():\n            asked_by",
+        "nanobot/agent/tool_calls.py",
+        "    for call in open_calls(entries):\n        asked_by",
+        "    for call in ():\n        asked_by",
         (
             "tests/unit/test_turn_promises.py"
             "::test_after_a_kill_in_the_message_tool_the_model_is_told_whether_it_was_sent",
@@ -251,7 +251,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         10,
         "the same answer twice, by the message tool and at the end",
         LOOP,
-        "if _words(answer) in map(_words, turn.delivered):",
+        "if _words(answer) in map(_words, turn.said):",
         "if False:",
         (
             "tests/unit/test_turn_promises.py"
@@ -340,7 +340,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         16,
         "a call without its result bricks the session",
-        "nanobot/session/history.py",
+        "nanobot/session/entries.py",
         "            messages.append(results.get(call.id) or "
         "ToolMessage(call.id, call.name, interrupted))\n",
         "            if call.id in results:\n                messages.append(results[call.id])\n",
@@ -354,9 +354,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         17,
         "what stands in for an answer is stored as the assistant's words",
         LOOP,
-        "        if response.content.strip():\n            turn.last_words",
+        "        if response.content.strip():\n            entries.append",
         "        response = replace(response, content=response.content or NO_ANSWER)\n"
-        "        if response.content.strip():\n            turn.last_words",
+        "        if response.content.strip():\n            entries.append",
         (
             "tests/unit/test_agent_loop.py"
             "::test_an_answer_that_stays_empty_is_a_fixed_line_outside_the_history",
@@ -424,10 +424,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         22,
         "each turn reads the whole past",
         LOG,
-        "    rows = _rows(connection, key, row[0] - 1, -1, given_way, newest_first=True)\n",
+        "    rows = _rows(connection, key, row[0] - 1, -1, trimmed, newest_first=True)\n",
         "    rows = [\n"
         "        one\n"
-        "        for one in _rows(connection, key, 0, -1, given_way, newest_first=True)\n"
+        "        for one in _rows(connection, key, 0, -1, trimmed, newest_first=True)\n"
         "        if one[0] >= row[0]\n"
         "    ]\n",
         (

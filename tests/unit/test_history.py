@@ -16,8 +16,7 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.core.messages import Trust
-from nanobot.session.entries import Draft, EntryKind
-from nanobot.session.history import fold, open_calls, violations
+from nanobot.session.entries import Draft, EntryKind, fold, open_calls, violations
 
 LOST = "interrupted"
 

@@ -20,7 +20,7 @@ from nanobot.core.messages import InboundMessage, Media, Role
 from nanobot.internet.reading import DocumentReader
 from nanobot.prompts import render
 from nanobot.safety.paths import PathResolver
-from nanobot.session.history import violations
+from nanobot.session.entries import violations
 from nanobot.session.log import SessionLog
 from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
@@ -61,8 +61,8 @@ class Bench:
             del arrivals[: len(taken)]
             return taken
 
-        settlement = await self.loop.run_turn(inbound, drain=drain, emit=self.events.append)
-        await self.sessions.append(settlement.session, settlement.entries)
+        result = await self.loop.run_turn(inbound, drain=drain, emit=self.events.append)
+        await self.sessions.append(result.session, result.entries)
 
 
 def shown(request: Request) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.config.schema import AgentDefaults, ProvidersConfig
-from nanobot.core.chat import Image, UserMessage
+from nanobot.core.chat import Image, ModelRequest, UserMessage
 from nanobot.providers.catalogue import sees
 from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
@@ -65,9 +65,8 @@ async def test_what_the_owner_has_set_counts_for_the_choice_and_the_requests(
         models = Models(defaults, providers, {}, tls=TLS(), offline_allowed=False)
         for name in ("our-own", "gpt-4o", "gpt-4.1", "another"):
             chosen = models.choose(name)
-            await chosen.provider.chat(
-                [UserMessage("Look", (picture,))], [], model=name, max_tokens=9, temperature=0.0
-            )
+            request = ModelRequest([UserMessage("Look", (picture,))], [], name, 9, 0.0)
+            await chosen.provider.chat(request)
             shown[name] = (chosen.vision, b"image_url" in server.requests[-1].raw)
         await models.aclose()
 

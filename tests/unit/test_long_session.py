@@ -115,8 +115,8 @@ class Bench:
             session=key,
         )
         cost = self.database.cost = Cost()
-        settlement = await self.loop.run_turn(inbound)
-        await self.sessions.append(settlement.session, settlement.entries)
+        result = await self.loop.run_turn(inbound)
+        await self.sessions.append(result.session, result.entries)
         return cost
 
     def shown(self) -> int:
@@ -241,7 +241,7 @@ async def test_results_that_gave_way_are_not_read(bench: Bench) -> None:
         await grow(bench.sessions, 2, 6000, results=4)
         await bench.turn(LONG, says("ok"), says("ok"))
     live = await bench.sessions.live(LONG)
-    gave_way = [entry for entry in live.entries if entry.gave_way]
+    gave_way = [entry for entry in live.entries if entry.is_trimmed]
     assert len(gave_way) >= 8
 
     cost = await bench.turn(LONG)

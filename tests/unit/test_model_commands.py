@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from nanobot.agent.context import ContextBuilder
-from nanobot.agent.report import ContextMeter
-from nanobot.agent.standard_commands import standard_commands
+from nanobot.agent.context import ContextBuilder, ContextMeter
+from nanobot.agent.standard_commands import StandardCommands
 from nanobot.config.schema import AgentDefaults, ProviderConfig, ProvidersConfig
 from nanobot.core.chat import Usage
 from nanobot.core.commands import CommandTable, Invocation
@@ -65,6 +64,10 @@ class Bench:
         return (await self.sessions.live("telegram:1")).settings
 
 
+async def none(session_key: str) -> tuple[str, ...]:
+    return ()
+
+
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     database = Database(tmp_path / "state.db")
@@ -79,7 +82,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         offline_allowed=False,
     )
     context = ContextBuilder(tmp_path, SkillsLoader(tmp_path, tmp_path / "no-skills"))
-    table = standard_commands(
+    table = StandardCommands(
         sessions=sessions,
         models=models,
         usage=usage,
@@ -87,7 +90,8 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         meter=ContextMeter(sessions, models, context, ToolRegistry([])),
         clock=lambda: NOW,
         renewed=context.forget,
-    )
+        subagents=none,
+    ).table(())
     yield Bench(table, sessions, usage)
     await models.aclose()
     database.close()

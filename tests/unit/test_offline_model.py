@@ -10,6 +10,7 @@ from nanobot.core.chat import (
     AssistantMessage,
     ChatMessage,
     LLMResponse,
+    ModelRequest,
     SystemMessage,
     ToolCall,
     ToolMessage,
@@ -29,9 +30,7 @@ TOOLS = [
 
 async def answer(text: str, *after: ChatMessage, tools: Sequence[ToolSpec] = TOOLS) -> LLMResponse:
     messages = [SystemMessage("prompt"), UserMessage(HEADER + text), *after]
-    return await OfflineModel().chat(
-        messages, tools, model="offline", max_tokens=100, temperature=0.0
-    )
+    return await OfflineModel().chat(ModelRequest(messages, tools, "offline", 100, 0.0))
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def sections() -> dict[str, str]:
         "spilled": render.spilled(Path("/h/spill/1.txt")),
         "unspilled": render.unspilled("/h/spill: cannot be written: No space left on device"),
         "cut_files": render.cut_files(Path("/w/TOOLS.md")),
-        "gave_way": render.gave_way(Path("/h/spill/2.txt")),
+        "trimmed": render.trimmed(Path("/h/spill/2.txt")),
         "too_large": render.too_large(Path("/h/spill/3.txt")),
         "picture_past": render.picture_past(Path("/h/media/1.png")),
         "picture_unseen": render.picture_unseen("some-model"),

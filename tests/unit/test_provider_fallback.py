@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.core.chat import LLMResponse, UserMessage
+from nanobot.core.chat import LLMResponse, ModelRequest, UserMessage
 from nanobot.core.errors import (
     AuthFailed,
     BadRequest,
@@ -16,7 +16,7 @@ from nanobot.core.errors import (
     Refused,
     RetryLater,
 )
-from nanobot.core.events import Event, Notice
+from nanobot.core.events import Emit, Event, Notice, ignore
 from nanobot.providers.resilient import REST_S, Candidate, Fallback, Outages
 from tests.fakes.scripted_model import Answer, ScriptedModel, says
 
@@ -54,9 +54,8 @@ class Three:
 
     async def ask(self, turn: Fallback | None = None, **options: Any) -> LLMResponse:
         chosen: dict[str, Any] = {"max_tokens": 1000, "temperature": 0.5, **options}
-        return await (turn or self.turn()).chat(
-            (UserMessage("Hello?"),), (), model="one", on_delta=self.events.append, **chosen
-        )
+        request = ModelRequest((UserMessage("Hello?"),), (), "one", **chosen)
+        return await (turn or self.turn()).chat(request, self.events.append)
 
     async def error(self) -> ProviderError:
         with pytest.raises(ProviderError) as caught:
@@ -132,9 +131,9 @@ async def test_a_fallback_is_given_its_own_name_and_its_own_limit() -> None:
     seen: list[tuple[str, int]] = []
 
     class Recording(ScriptedModel):
-        async def chat(self, *arguments: Any, **options: Any) -> LLMResponse:
-            seen.append((options["model"], options["max_tokens"]))
-            return await super().chat(*arguments, **options)
+        async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
+            seen.append((request.model, request.max_tokens))
+            return await super().chat(request, on_delta)
 
     outages = Outages()
     candidates = [
@@ -142,9 +141,8 @@ async def test_a_fallback_is_given_its_own_name_and_its_own_limit() -> None:
         Candidate("emca/two", "two", Recording([says("Hello.")]), 200),
     ]
 
-    await Fallback(candidates, outages).chat(
-        (UserMessage("Hello?"),), (), model="one", max_tokens=8000, temperature=0.5
-    )
+    request = ModelRequest((UserMessage("Hello?"),), (), "one", 8000, 0.5)
+    await Fallback(candidates, outages).chat(request)
 
     assert seen == [("one", 8000), ("two", 200)]
 
@@ -261,8 +259,7 @@ async def test_a_model_that_cannot_be_asked_at_all_is_passed_over() -> None:
         Candidate("emca/two", "two", model, 500),
     ]
 
-    response = await Fallback(candidates, Outages()).chat(
-        (UserMessage("Hello?"),), (), model="one", max_tokens=9, temperature=0.5
-    )
+    request = ModelRequest((UserMessage("Hello?"),), (), "one", 9, 0.5)
+    response = await Fallback(candidates, Outages()).chat(request)
 
     assert response.footnote == "(answered by emca/two, because acme/one does not accept the key)"

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from nanobot.config.schema import AgentDefaults, ModelOverride, ProviderConfig, ProvidersConfig
-from nanobot.core.chat import LLMResponse, UserMessage
+from nanobot.core.chat import LLMResponse, ModelRequest, UserMessage
 from nanobot.core.errors import AuthFailed
 from nanobot.core.ports import ChosenModel
 from nanobot.providers.connections import TLS
@@ -47,13 +47,9 @@ def at(server: ModelServer, key: str, **more: Any) -> ProviderConfig:
 
 
 async def ask(chosen: ChosenModel) -> LLMResponse:
-    return await chosen.provider.chat(
-        (UserMessage("Hello?"),),
-        (),
-        model=chosen.model,
-        max_tokens=chosen.max_tokens,
-        temperature=chosen.temperature,
-    )
+    hello = (UserMessage("Hello?"),)
+    request = ModelRequest(hello, (), chosen.model, chosen.max_tokens, chosen.temperature)
+    return await chosen.provider.chat(request)
 
 
 async def test_two_providers_are_used_at_once_each_with_its_key(server: ModelServer) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
-from nanobot.core.chat import ChatMessage, LLMResponse, ToolChoice, ToolSpec, UserMessage
+from nanobot.core.chat import (
+    LLMResponse,
+    ModelRequest,
+    ToolChoice,
+    ToolSpec,
+    UserMessage,
+)
 from nanobot.core.errors import (
     AuthFailed,
     BadRequest,
@@ -30,6 +36,7 @@ from nanobot.providers.resilient import Retrying, RetryPolicy
 ANSWER = LLMResponse("done", model="m")
 BUSY = RetryLater("p cannot answer now (503)")
 TOOLS = (ToolSpec("look", "Looks.", {"type": "object"}),)
+REQUEST = ModelRequest((UserMessage("hi"),), TOOLS, "m", 7, 0.3, "low", ToolChoice.NONE)
 
 Step = Callable[[Emit], None] | ProviderError | LLMResponse
 
@@ -39,31 +46,18 @@ class Scripted:
 
     def __init__(self, *steps: Step) -> None:
         self._steps = list(steps)
-        self.calls: list[tuple[object, ...]] = []
+        self.calls: list[ModelRequest] = []
         self.is_closed = False
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSpec],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        reasoning_effort: str | None = None,
-        tool_choice: ToolChoice = ToolChoice.AUTO,
-        on_delta: Emit | None = None,
-    ) -> LLMResponse:
-        self.calls.append(
-            (messages, tools, model, max_tokens, temperature, reasoning_effort, tool_choice)
-        )
+    async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
+        self.calls.append(request)
         while True:
             step = self._steps.pop(0) if self._steps else BUSY
             if isinstance(step, ProviderError):
                 raise step
             if isinstance(step, LLMResponse):
                 return step
-            step(on_delta or ignore)
+            step(on_delta)
 
     async def aclose(self) -> None:
         self.is_closed = True
@@ -77,7 +71,7 @@ class Hanging(Scripted):
         self.is_cancelled = False
         self.is_asked = asyncio.Event()
 
-    async def chat(self, *args: object, **options: object) -> LLMResponse:
+    async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
         self.is_asked.set()
         try:
             await asyncio.Event().wait()
@@ -116,16 +110,7 @@ def retrying(
 
 
 async def ask(provider: Retrying, events: list[Event] | None = None) -> LLMResponse:
-    return await provider.chat(
-        [UserMessage("hi")],
-        TOOLS,
-        model="m",
-        max_tokens=7,
-        temperature=0.3,
-        reasoning_effort="low",
-        tool_choice=ToolChoice.NONE,
-        on_delta=None if events is None else events.append,
-    )
+    return await provider.chat(REQUEST, ignore if events is None else events.append)
 
 
 async def test_an_answer_passes_through_with_its_deltas() -> None:
@@ -135,7 +120,7 @@ async def test_an_answer_passes_through_with_its_deltas() -> None:
 
     assert answer == ANSWER
     assert events == [TextDelta("do"), TextDelta("ne")]
-    assert inner.calls == [([UserMessage("hi")], TOOLS, "m", 7, 0.3, "low", ToolChoice.NONE)]
+    assert inner.calls == [REQUEST]
     assert time.slept == []
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,15 +18,13 @@ from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import Dispatcher
 from nanobot.core.chat import (
-    ChatMessage,
     LLMResponse,
-    ToolChoice,
+    ModelRequest,
     ToolMessage,
-    ToolSpec,
     UserMessage,
 )
 from nanobot.core.commands import CommandTable
-from nanobot.core.events import Emit
+from nanobot.core.events import Emit, ignore
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Origin, Role
 from nanobot.core.ports import ChosenModel
 from nanobot.session.log import SessionLog
@@ -57,18 +54,8 @@ class Wish:
 class Obedient:
     """A model that does what the last message says: tells somebody first, then answers."""
 
-    async def chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSpec],
-        *,
-        model: str,
-        max_tokens: int,
-        temperature: float,
-        reasoning_effort: str | None = None,
-        tool_choice: ToolChoice = ToolChoice.AUTO,
-        on_delta: Emit | None = None,
-    ) -> LLMResponse:
+    async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
+        messages = request.messages
         place = max(i for i, message in enumerate(messages) if isinstance(message, UserMessage))
         found = WORDS.search(messages[place].content)
         assert found is not None
