@@ -1,4 +1,4 @@
-"""AgentLoop: one turn, from an inbound message to its settlement."""
+"""AgentLoop: one turn, from an inbound message to its result."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from loguru import logger
 from nanobot.agent.context import ContextBuilder, Sender
 from nanobot.agent.turn import (
     Drain,
-    Settlement,
     TurnLimits,
+    TurnResult,
     nothing_arrived,
 )
 from nanobot.agent.window import CHARACTERS, Gauge, Spill, View, Window
@@ -115,7 +115,7 @@ class AgentLoop:
 
     async def run_turn(
         self, inbound: InboundMessage, *, drain: Drain = nothing_arrived, emit: Emit = ignore
-    ) -> Settlement:
+    ) -> TurnResult:
         """Work on ``inbound`` until it is answered; what must survive is in the log by then.
 
         Called again for an inbound whose turn was cut off by a crash, it goes on where the log
@@ -135,7 +135,7 @@ class AgentLoop:
             return turn.settle(await self._steps(turn, drain))
         return await self._limited(turn, turn.profile.limit_s, drain)
 
-    async def _limited(self, turn: _Turn, limit_s: float, drain: Drain) -> Settlement:
+    async def _limited(self, turn: _Turn, limit_s: float, drain: Drain) -> TurnResult:
         """Work for at most ``limit_s`` seconds; what it left running ends with the turn."""
         limit = asyncio.timeout(limit_s)
         try:
@@ -158,13 +158,13 @@ class AgentLoop:
         said = (_said(entry) for entry in reversed(turn.entries))
         return turn.settle(next(filter(None, said), ""))
 
-    async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
+    async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> TurnResult:
         """Close the log after the user stopped the turn of ``inbound``: open calls get a result.
 
         What the turn's tools left running has ended by then.
         """
         await self._profile(inbound).tools.stopped(inbound.id)
-        return Settlement(
+        return TurnResult(
             session=inbound.session_key,
             consumed=(inbound.id, *consumed),
             answer="",
@@ -208,7 +208,7 @@ class AgentLoop:
 
     async def _dispatched(
         self, inbound: InboundMessage, invoked: SkillCall, skills: SkillsSnapshot, emit: Emit
-    ) -> Settlement:
+    ) -> TurnResult:
         """``command-dispatch: tool``: the tool's output is the answer; no model has a part in it.
 
         The call is in the log before it runs, so that after a crash it is not run again.
@@ -237,7 +237,7 @@ class AgentLoop:
             done = [*await self._sessions.append(key, [outcome])]
         text = done[-1].message.content.strip() if done[-1].message is not None else ""
         words = _draft(inbound, EntryKind.ASSISTANT, AssistantMessage(text), done[-1].trust)
-        return Settlement(
+        return TurnResult(
             session=key,
             consumed=(inbound.id,),
             answer=text,
@@ -661,8 +661,8 @@ class _Turn:
             elif began and entry.kind is EntryKind.USER:
                 self.consumed.append(entry.inbound_id)
 
-    def settle(self, answer: str) -> Settlement:
-        return Settlement(
+    def settle(self, answer: str) -> TurnResult:
+        return TurnResult(
             session=self.inbound.session_key,
             consumed=(self.inbound.id, *self.consumed),
             answer=answer,

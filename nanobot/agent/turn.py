@@ -30,7 +30,7 @@ class TurnLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
+class TurnResult:
     """How a turn ended: what is committed in one transaction when it is settled.
 
     ``consumed`` are the inbounds it answered, ``entries`` its last words for the log of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nanobot.agent.loop import NO_ANSWER
-from nanobot.agent.turn import Settlement
+from nanobot.agent.turn import TurnResult
 from nanobot.core.messages import (
     AnswerKind,
     Cause,
@@ -24,30 +24,30 @@ SILENT_TOKEN = "HEARTBEAT_OK"
 
 @dataclass(frozen=True, slots=True)
 class Consequences:
-    """What is committed together with a settlement."""
+    """What is committed together with a turn's result."""
 
     outbounds: Sequence[OutboundMessage] = ()
     posts: Sequence[InboundMessage] = ()
 
 
-def consequences(inbound: InboundMessage, settlement: Settlement) -> Consequences:
+def consequences(inbound: InboundMessage, result: TurnResult) -> Consequences:
     """The outbound or inbound messages that the answer of a turn turns into."""
-    if not settlement.answer and inbound.answer.kind is not AnswerKind.REPORT:
+    if not result.answer and inbound.answer.kind is not AnswerKind.REPORT:
         return Consequences()
     match inbound.answer.kind:
         case AnswerKind.REPLY:
-            return Consequences(outbounds=(_answer(inbound, settlement),))
+            return Consequences(outbounds=(_answer(inbound, result),))
         case AnswerKind.REPLY_UNLESS_SILENT:
-            if is_silent(settlement.answer):
+            if is_silent(result.answer):
                 return Consequences()
-            return Consequences(outbounds=(_answer(inbound, settlement),))
+            return Consequences(outbounds=(_answer(inbound, result),))
         case AnswerKind.REPORT:
-            return Consequences(posts=(report(inbound, settlement),))
+            return Consequences(posts=(report(inbound, result),))
         case AnswerKind.TERMINAL | AnswerKind.NOTHING:
             return Consequences()
 
 
-def report(task: InboundMessage, settlement: Settlement, failure: str = "") -> InboundMessage:
+def report(task: InboundMessage, result: TurnResult, failure: str = "") -> InboundMessage:
     """What a subagent came to, as a message to the session that sent it.
 
     It is answered as that turn's would be, on the same person's authority, and is no more to be
@@ -55,16 +55,16 @@ def report(task: InboundMessage, settlement: Settlement, failure: str = "") -> I
     """
     errand = task.errand
     assert errand is not None, "only a subagent's task is answered by a report"
-    ending = failure or (settlement.ending and f"stopped, since {settlement.ending}") or "finished"
-    text = settlement.answer or "(It said nothing.)"
-    if settlement.trust is Trust.UNTRUSTED:
+    ending = failure or (result.ending and f"stopped, since {result.ending}") or "finished"
+    text = result.answer or "(It said nothing.)"
+    if result.trust is Trust.UNTRUSTED:
         text = fence(text, source=f"subagent {errand.label}")
     return replace(
         task,
         content=render.subagent_report(label=errand.label, ending=ending, text=text),
         id=f"{task.id}:done",
         sender_name="subagent",
-        trust=settlement.trust,
+        trust=result.trust,
         profile=errand.profile,
         answer=replace(errand.answer, note=""),
         session=errand.session,
@@ -72,13 +72,13 @@ def report(task: InboundMessage, settlement: Settlement, failure: str = "") -> I
     )
 
 
-def _answer(inbound: InboundMessage, settlement: Settlement) -> OutboundMessage:
+def _answer(inbound: InboundMessage, result: TurnResult) -> OutboundMessage:
     """The answer with its footnote; the log of the chat's session has it without."""
-    plain = reply(inbound, settlement.answer)
-    footnote = f"\n\n{settlement.footnote}" if settlement.footnote else ""
+    plain = reply(inbound, result.answer)
+    footnote = f"\n\n{result.footnote}" if result.footnote else ""
     cause = None
-    if inbound.answer.channel and settlement.answer != NO_ANSWER:
-        cause = Cause(_named(inbound), str(inbound.principal), plain.content, settlement.trust)
+    if inbound.answer.channel and result.answer != NO_ANSWER:
+        cause = Cause(_named(inbound), str(inbound.principal), plain.content, result.trust)
     return replace(plain, content=plain.content + footnote, cause=cause)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from loguru import logger
 from pydantic import TypeAdapter, ValidationError
 
-from nanobot.agent.turn import Settlement
+from nanobot.agent.turn import TurnResult
 from nanobot.core.chat import AssistantMessage
 from nanobot.core.messages import (
     AnswerKind,
@@ -363,7 +363,7 @@ class MessageBus:
 
     async def settle(
         self,
-        settlement: Settlement,
+        result: TurnResult,
         outbounds: Sequence[OutboundMessage] = (),
         posts: Sequence[InboundMessage] = (),
         *,
@@ -384,16 +384,16 @@ class MessageBus:
             connection: sqlite3.Connection,
         ) -> tuple[tuple[Pending, ...], tuple[Undelivered, ...]]:
             closed = 0
-            for inbound_id in settlement.consumed:
+            for inbound_id in result.consumed:
                 closed += connection.execute(
                     "UPDATE inbox SET state = ?, error = ?, settled_at = ?, not_before = NULL "
                     "WHERE id = ? AND state = 'pending'",
                     (state, error, stamp, inbound_id),
                 ).rowcount
-            if settlement.entries:
-                append_in(connection, settlement.session, settlement.entries, now)
+            if result.entries:
+                append_in(connection, result.session, result.entries, now)
             queued = _queue_in(connection, outbounds, now, expires)
-            follow = closed or not settlement.consumed
+            follow = closed or not result.consumed
             return post_in(connection, posts if follow else (), stamp), queued
 
         def announce(

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from loguru import logger
 
-from nanobot.agent.turn import Drain, Settlement
+from nanobot.agent.turn import Drain, TurnResult
 from nanobot.bus.answers import consequences, reply, report
 from nanobot.bus.backlog import Backlog
 from nanobot.bus.bus import MessageBus, Pending
@@ -66,9 +66,9 @@ class TurnRunner(Protocol):
 
     async def run_turn(
         self, inbound: InboundMessage, *, drain: Drain, emit: Emit
-    ) -> Settlement: ...
+    ) -> TurnResult: ...
 
-    async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement: ...
+    async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> TurnResult: ...
 
     async def closing(self, inbound: InboundMessage, ending: Unanswered) -> tuple[Draft, ...]: ...
 
@@ -153,7 +153,7 @@ class _Running:
     """
 
     inbound: InboundMessage
-    task: asyncio.Task[Settlement | None]
+    task: asyncio.Task[TurnResult | None]
     started_at: datetime | None = None
     waited: tuple[Pending, ...] = ()
     is_claimed: bool = False
@@ -358,7 +358,7 @@ class Dispatcher:
         """Close an inbound from a terminal that is gone, or was told of its failure."""
         entries = await self.turns.closing(inbound, Unanswered.INTERRUPTED)
         await self.bus.settle(
-            Settlement(
+            TurnResult(
                 session=inbound.session_key, consumed=(inbound.id,), answer="", entries=entries
             ),
             state="interrupted",
@@ -403,9 +403,9 @@ class Dispatcher:
             trust=Trust.TRUSTED,
         )
         closed = tuple(one.task.id for one in open_)
-        settlement = Settlement(session=session_key, consumed=closed, answer="", entries=(told,))
+        result = TurnResult(session=session_key, consumed=closed, answer="", entries=(told,))
         try:
-            await self.bus.settle(settlement, state="interrupted", error="the user stopped it")
+            await self.bus.settle(result, state="interrupted", error="the user stopped it")
         finally:
             actors = [self._actors[one] for one in closed if one in self._actors]
             await self._stop_running([a.running for a in actors if a.running is not None])
@@ -494,24 +494,22 @@ class Dispatcher:
             answer = await command.handler(Invocation(inbound, argument))
         except (ProviderError, StoreError) as error:
             answer = str(error)
-        settlement = Settlement(session=inbound.session_key, consumed=(inbound.id,), answer=answer)
-        await self.settle(inbound, settlement)
+        result = TurnResult(session=inbound.session_key, consumed=(inbound.id,), answer=answer)
+        await self.settle(inbound, result)
 
-    async def settle(self, inbound: InboundMessage, settlement: Settlement) -> None:
-        """Commit a settlement with its consequences, then tell whoever waits."""
-        result = consequences(inbound, settlement)
+    async def settle(self, inbound: InboundMessage, result: TurnResult) -> None:
+        """Commit a turn's result with its consequences, then tell whoever waits."""
+        following = consequences(inbound, result)
         await self.insist(
-            inbound, lambda: self.bus.settle(settlement, result.outbounds, result.posts)
+            inbound, lambda: self.bus.settle(result, following.outbounds, following.posts)
         )
-        outcome = Outcome(
-            settlement.answer, settlement.tools_used, settlement.usage, settlement.model
-        )
-        for inbound_id in settlement.consumed:
+        outcome = Outcome(result.answer, result.tools_used, result.usage, result.model)
+        for inbound_id in result.consumed:
             # A report that steered has its part in the answer of the turn, as has its subagent.
             if inbound_id != inbound.id:
                 self.tell(inbound_id, Outcome())
             elif inbound.profile == SUBAGENT:
-                self.tell(inbound_id, Outcome(usage=settlement.usage))
+                self.tell(inbound_id, Outcome(usage=result.usage))
             else:
                 self.tell(inbound_id, outcome)
         watch = self._watch_of(inbound.asked_by)
@@ -533,12 +531,12 @@ class Dispatcher:
         self, inbound: InboundMessage, text: str, error: BaseException, *entries: Draft
     ) -> None:
         """Settle an inbound that no turn can answer with a line for its sender."""
-        settlement = Settlement(
+        result = TurnResult(
             session=inbound.session_key, consumed=(inbound.id,), answer="", entries=entries
         )
         outbounds: tuple[OutboundMessage, ...] = ()
         if inbound.answer.kind is AnswerKind.REPORT:
-            await self._report_failure(inbound, settlement, error)
+            await self._report_failure(inbound, result, error)
             return
         if inbound.answer.kind in (AnswerKind.REPLY, AnswerKind.REPLY_UNLESS_SILENT):
             # Not the id of an answer: the owner may have it tried again, and then there is one.
@@ -548,18 +546,18 @@ class Dispatcher:
         state = "interrupted" if inbound.answer.kind is AnswerKind.TERMINAL else "dead"
         await self.insist(
             inbound,
-            lambda: self.bus.settle(settlement, outbounds, state=state, error=str(error)),
+            lambda: self.bus.settle(result, outbounds, state=state, error=str(error)),
         )
         self.tell(inbound.id, Outcome(error=error))
 
     async def _report_failure(
-        self, task: InboundMessage, settlement: Settlement, error: BaseException
+        self, task: InboundMessage, result: TurnResult, error: BaseException
     ) -> None:
         """Close a subagent's task that has failed; the session that sent it is told."""
-        posts = (report(task, settlement, failure=f"failed: {one_line(str(error))}"),)
+        posts = (report(task, result, failure=f"failed: {one_line(str(error))}"),)
         await self.insist(
             task,
-            lambda: self.bus.settle(settlement, posts=posts, state="interrupted", error=str(error)),
+            lambda: self.bus.settle(result, posts=posts, state="interrupted", error=str(error)),
         )
         self.tell(task.id, Outcome())
 
@@ -767,7 +765,7 @@ class _Actor:
         finally:
             running.over.set()
 
-    async def _turn(self, inbound: InboundMessage) -> Settlement | None:
+    async def _turn(self, inbound: InboundMessage) -> TurnResult | None:
         """Run a turn once there is a slot for it; None when its inbound is settled already."""
         dispatcher, running = self._dispatcher, self.running
         assert running is not None, "the actor's message is this one"
@@ -803,8 +801,8 @@ class _Actor:
             return
         error = RuntimeError("it was cancelled") if task.cancelled() else task.exception()
         if error is None:
-            if (settlement := task.result()) is not None:
-                await dispatcher.settle(inbound, settlement)
+            if (result := task.result()) is not None:
+                await dispatcher.settle(inbound, result)
             return
         # What it has taken in, and not answered, keeps its place.
         self.mailbox.extendleft(reversed(running.steered))
@@ -821,9 +819,9 @@ class _Actor:
     async def _settle_stopped(self, inbound: InboundMessage, steered: Sequence[str]) -> None:
         """Close an inbound that the user has stopped, and what its turn had taken in."""
         dispatcher = self._dispatcher
-        settlement = await dispatcher.turns.stopped(inbound, steered)
-        await dispatcher.bus.settle(settlement)
-        for inbound_id in settlement.consumed:
+        result = await dispatcher.turns.stopped(inbound, steered)
+        await dispatcher.bus.settle(result)
+        for inbound_id in result.consumed:
             dispatcher.tell(inbound_id, Outcome(error=TurnStopped("stopped")))
 
     def _drain(self) -> tuple[InboundMessage, ...]:

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.turn import Settlement, TurnLimits
+from nanobot.agent.turn import TurnLimits, TurnResult
 from nanobot.agent.window import Spill, View
 from nanobot.config.schema import AgentDefaults, ModelOverride, ProviderConfig, ProvidersConfig
 from nanobot.core.chat import Image
@@ -151,12 +151,12 @@ class Talk:
         """Run a turn; the words of ``steering`` arrive one a look, the first look finds none."""
         self.endpoint.replies += replies
         waiting = [(), *((self.inbound(words),) for words in steering)]
-        settlement = await self.loop.run_turn(
+        result = await self.loop.run_turn(
             self.inbound(text), drain=lambda: waiting.pop(0) if waiting else ()
         )
-        await self._settle(settlement)
+        await self._settle(result)
         assert self.endpoint.replies == []
-        return settlement.answer
+        return result.answer
 
     async def stopped_turn(self, text: str, *replies: Reply) -> None:
         """Run a turn that its person stops while ``act`` runs."""
@@ -187,8 +187,8 @@ class Talk:
         )
         assert await self.loop.window.compact(view, "") is not None
 
-    async def _settle(self, settlement: Settlement) -> None:
-        await self.sessions.append(settlement.session, settlement.entries)
+    async def _settle(self, result: TurnResult) -> None:
+        await self.sessions.append(result.session, result.entries)
 
 
 @asynccontextmanager

@@ -136,5 +136,5 @@ def test_a_sync_stands_before_the_acknowledgement_the_command_and_the_send(
 
     assert trace.synced(polled, acknowledged) >= 1
     assert trace.synced(asked, ran) >= 1
-    # The reply with its settlement, then that it is about to be sent.
+    # The reply with its result, then that it is about to be sent.
     assert trace.synced(asked_again, sent) == 2

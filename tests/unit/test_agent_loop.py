@@ -14,7 +14,7 @@ import pytest
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import NO_ANSWER, AgentLoop
-from nanobot.agent.turn import Settlement, TurnLimits
+from nanobot.agent.turn import TurnLimits, TurnResult
 from nanobot.agent.window import Spill
 from nanobot.core.chat import (
     AssistantMessage,
@@ -95,14 +95,14 @@ class Bench:
     home: Home
     events: list[Event] = field(default_factory=list)
 
-    async def turn(self, text: str, *, name: str = "in-1", **options: object) -> Settlement:
-        settlement = await self.loop.run_turn(
+    async def turn(self, text: str, *, name: str = "in-1", **options: object) -> TurnResult:
+        result = await self.loop.run_turn(
             inbound(text, name),
             emit=self.events.append,
             **options,  # type: ignore[arg-type]
         )
-        await self.sessions.append(settlement.session, settlement.entries)
-        return settlement
+        await self.sessions.append(result.session, result.entries)
+        return result
 
     async def kinds(self) -> list[str]:
         return [entry.kind.value for entry in await self.sessions.entries("cli:direct")]
@@ -143,12 +143,12 @@ def _bench(
     return Bench(loop, model, sessions, act, home)
 
 
-async def test_an_answer_without_tools_is_the_settlement(bench: Bench) -> None:
+async def test_an_answer_without_tools_is_the_result(bench: Bench) -> None:
     bench.model.answers = [says("Hello!")]
 
-    settlement = await bench.turn("hi")
+    result = await bench.turn("hi")
 
-    assert (settlement.answer, settlement.consumed, settlement.tools_used) == (
+    assert (result.answer, result.consumed, result.tools_used) == (
         "Hello!",
         ("in-1",),
         (),
@@ -163,9 +163,9 @@ async def test_an_answer_without_tools_is_the_settlement(bench: Bench) -> None:
 async def test_tools_run_and_their_results_reach_the_model(bench: Bench) -> None:
     bench.model.answers = [calls(("1", "act", '{"text": "x"}')), says("Done.")]
 
-    settlement = await bench.turn("do x")
+    result = await bench.turn("do x")
 
-    assert (settlement.answer, settlement.tools_used) == ("Done.", ("act",))
+    assert (result.answer, result.tools_used) == ("Done.", ("act",))
     assert bench.model.requests[1].messages[-1] == ToolMessage("1", "act", "did x")
     entries = await bench.sessions.entries("cli:direct")
     assert [(entry.kind, entry.trust) for entry in entries] == [
@@ -214,10 +214,10 @@ async def test_a_tool_knows_the_facts_of_its_turn_and_its_taint(bench: Bench) ->
 async def test_the_last_step_asks_where_things_stand_without_tools(bench: Bench) -> None:
     bench.model.answers = [*(calls((str(n), "look", "{}")) for n in range(4)), says("So far.")]
 
-    settlement = await bench.turn("never ends")
+    result = await bench.turn("never ends")
 
     last = bench.model.requests[-1]
-    assert settlement.answer == "So far."
+    assert result.answer == "So far."
     assert (last.tool_choice, last.tools) == (ToolChoice.NONE, bench.model.requests[0].tools)
     assert last.messages[-1] == UserMessage(render.limit_reached(4))
 
@@ -225,9 +225,9 @@ async def test_the_last_step_asks_where_things_stand_without_tools(bench: Bench)
 async def test_an_answer_cut_by_the_limit_is_continued(bench: Bench) -> None:
     bench.model.answers = [says("One, ", FinishReason.LENGTH), says("two.")]
 
-    settlement = await bench.turn("count")
+    result = await bench.turn("count")
 
-    assert settlement.answer == "One, two."
+    assert result.answer == "One, two."
     assert bench.model.requests[1].messages[-1] == UserMessage(render.continue_cut())
     assert await bench.kinds() == ["user", "assistant", "nudge", "assistant"]
 
@@ -243,9 +243,9 @@ async def test_an_answer_that_stays_empty_is_a_fixed_line_outside_the_history(
 ) -> None:
     bench.model.answers = [says(""), says("")]
 
-    settlement = await bench.turn("hi")
+    result = await bench.turn("hi")
 
-    assert (settlement.answer, settlement.entries) == (NO_ANSWER, ())
+    assert (result.answer, result.entries) == (NO_ANSWER, ())
     assert await bench.kinds() == ["user", "nudge"]
 
 
@@ -267,9 +267,9 @@ async def test_after_a_failure_the_same_inbound_goes_on_where_the_log_ends(bench
     with pytest.raises(RetryLater):
         await bench.turn("do x")
 
-    settlement = await bench.turn("do x")
+    result = await bench.turn("do x")
 
-    assert (settlement.answer, bench.act.done) == ("Done.", ["x"])
+    assert (result.answer, bench.act.done) == ("Done.", ["x"])
     assert await bench.kinds() == ["user", "assistant", "tool", "assistant"]
 
 
@@ -282,9 +282,9 @@ async def test_a_call_left_open_by_a_crash_is_closed_and_not_run_again(bench: Be
     assert await bench.kinds() == ["user", "assistant"]
     bench.model.answers = [says("I shall check.")]
 
-    settlement = await bench.turn("do x")
+    result = await bench.turn("do x")
 
-    assert (settlement.answer, bench.act.done) == ("I shall check.", ["x"])
+    assert (result.answer, bench.act.done) == ("I shall check.", ["x"])
     assert bench.model.requests[-1].messages[-1] == ToolMessage("1", "act", render.interrupted())
 
 
@@ -294,10 +294,10 @@ async def test_a_stopped_turn_closes_its_open_calls(bench: Bench) -> None:
     bench.act.meanwhile = lambda: stopping.cancel()
     await asyncio.wait({stopping})
 
-    settlement = await bench.loop.stopped(inbound("do x"), ["in-2"])
+    result = await bench.loop.stopped(inbound("do x"), ["in-2"])
 
-    assert settlement.consumed == ("in-1", "in-2")
-    assert [draft.message for draft in settlement.entries] == [
+    assert result.consumed == ("in-1", "in-2")
+    assert [draft.message for draft in result.entries] == [
         ToolMessage("1", "act", render.stopped()),
         ToolMessage("2", "act", render.stopped()),
         UserMessage(render.unanswered(Unanswered.STOPPED)),
@@ -317,11 +317,11 @@ async def test_a_message_during_a_tool_skips_the_calls_not_started(bench: Bench)
         mail.clear()
         return arrived
 
-    settlement = await bench.turn("do x and z", drain=drain)
+    result = await bench.turn("do x and z", drain=drain)
 
-    assert (settlement.consumed, bench.act.done) == (("in-1", "in-2"), ["x"])
-    *_, result, skipped, steering = bench.model.requests[1].messages
-    assert (result, skipped) == (
+    assert (result.consumed, bench.act.done) == (("in-1", "in-2"), ["x"])
+    *_, ran, skipped, steering = bench.model.requests[1].messages
+    assert (ran, skipped) == (
         ToolMessage("1", "act", "did x"),
         ToolMessage("2", "act", render.skipped()),
     )
@@ -366,9 +366,9 @@ async def test_an_overflow_that_cannot_be_summed_up_leaves_out_the_past(
     await bench.turn("second", name="in-2")
     bench.model.answers = [ContextOverflow("too long"), BadRequest("no"), says("Still here.")]
 
-    settlement = await bench.turn("third", name="in-3")
+    result = await bench.turn("third", name="in-3")
 
-    assert settlement.answer == "Still here."
+    assert result.answer == "Still here."
     before, _, after = bench.model.requests[-3:]
     assert len(after.messages) < len(before.messages)
     assert after.messages[1] == UserMessage(render.compacted())
@@ -382,11 +382,11 @@ async def test_an_overflow_that_cannot_be_summed_up_leaves_out_the_past(
 async def test_a_parroted_header_reaches_nobody(bench: Bench) -> None:
     bench.model.answers = [says('<turn time="Sun 12:00" channel="cli" chat="direct"/>\nHello.')]
 
-    settlement = await bench.turn("hi")
+    result = await bench.turn("hi")
 
     shown = "".join(event.text for event in bench.events if isinstance(event, TextDelta))
-    assert (settlement.answer, shown) == ("Hello.", "Hello.")
-    assert settlement.entries[0].message == AssistantMessage("Hello.")
+    assert (result.answer, shown) == ("Hello.", "Hello.")
+    assert result.entries[0].message == AssistantMessage("Hello.")
 
 
 async def test_each_request_begins_with_the_whole_former_one(bench: Bench) -> None:

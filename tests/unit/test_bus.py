@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.turn import Settlement
+from nanobot.agent.turn import TurnResult
 from nanobot.bus.bus import KEPT_ROWS, MessageBus, Pending, Poison, Undelivered, post_in
 from nanobot.bus.dead_letters import handle_letters
 from nanobot.core.messages import InboundMessage, OutboundMessage
@@ -29,8 +29,8 @@ def outbound(name: str, channel: str = "telegram") -> OutboundMessage:
     return OutboundMessage(channel, "42", f"text of {name}", id=name)
 
 
-def settled(*names: str) -> Settlement:
-    return Settlement(session="telegram:42", consumed=names, answer="")
+def settled(*names: str) -> TurnResult:
+    return TurnResult(session="telegram:42", consumed=names, answer="")
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.turn import Settlement
+from nanobot.agent.turn import TurnResult
 from nanobot.bus.bus import MessageBus
 from nanobot.core.errors import JobError, ToolError
 from nanobot.core.messages import InboundMessage, Role, Trust
@@ -60,7 +60,7 @@ class Bench:
         """Have all that was posted and queued done and delivered."""
         for pending in await self.bus.pending():
             message = pending.message
-            done = Settlement(session=message.session_key, consumed=(message.id,), answer="")
+            done = TurnResult(session=message.session_key, consumed=(message.id,), answer="")
             await self.bus.settle(done)
         for undelivered in await self.bus.undelivered("telegram"):
             await self.bus.nothing_to_send(undelivered.message.id)

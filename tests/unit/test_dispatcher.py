@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.turn import Drain, Settlement
+from nanobot.agent.turn import Drain, TurnResult
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import Dispatcher, QueueMode, TurnStopped
 from nanobot.core.commands import Command, CommandTable, Invocation
@@ -52,7 +52,7 @@ class Turns:
     log: list[str] = field(default_factory=list)
     drains: bool = False
 
-    async def run_turn(self, inbound: InboundMessage, *, drain: Drain, emit: Emit) -> Settlement:
+    async def run_turn(self, inbound: InboundMessage, *, drain: Drain, emit: Emit) -> TurnResult:
         self.log.append(f"begin {inbound.id}")
         self.began.put_nowait(inbound.id)
         if gate := self.gates.get(inbound.id):
@@ -61,14 +61,14 @@ class Turns:
             raise errors.pop(0)
         taken = drain() if self.drains else ()
         self.log.append(f"end {inbound.id}")
-        return Settlement(
+        return TurnResult(
             session=inbound.session_key,
             consumed=(inbound.id, *(message.id for message in taken)),
             answer=f"answer to {', '.join((inbound.id, *(message.id for message in taken)))}",
         )
 
-    async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
-        return Settlement(session=inbound.session_key, consumed=(inbound.id, *consumed), answer="")
+    async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> TurnResult:
+        return TurnResult(session=inbound.session_key, consumed=(inbound.id, *consumed), answer="")
 
     async def closing(self, inbound: InboundMessage, ending: Unanswered) -> tuple[Draft, ...]:
         return ()

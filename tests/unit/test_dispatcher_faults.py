@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.turn import Drain, Settlement
+from nanobot.agent.turn import Drain, TurnResult
 from nanobot.bus import dispatcher as dispatching
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import COMMAND_FAILED, Dispatcher, NoCare, Outcome, QueueMode
@@ -63,7 +63,7 @@ def a_bench(
 class TakesAndFails(Turns):
     """Turns whose first takes in what has arrived, and then finds no model."""
 
-    async def run_turn(self, inbound: InboundMessage, *, drain: Drain, emit: Emit) -> Settlement:
+    async def run_turn(self, inbound: InboundMessage, *, drain: Drain, emit: Emit) -> TurnResult:
         if self.log:
             return await Turns.run_turn(self, inbound, drain=drain, emit=emit)
         self.log.append(f"begin {inbound.id}")

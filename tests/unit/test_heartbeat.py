@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.turn import Settlement
+from nanobot.agent.turn import TurnResult
 from nanobot.bus.answers import consequences
 from nanobot.bus.bus import MessageBus
 from nanobot.config.schema import HeartbeatConfig
@@ -76,7 +76,7 @@ class Bench:
         """Have the owner write in a chat, and be answered."""
         hello = InboundMessage("telegram", "42", "42", "hello", id="hello", role=Role.OWNER)
         await self.bus.post(hello)
-        done = Settlement(session=hello.session_key, consumed=("hello",), answer="")
+        done = TurnResult(session=hello.session_key, consumed=("hello",), answer="")
         await self.bus.settle(done)
 
 
@@ -110,7 +110,7 @@ async def test_a_long_file_says_what_is_left_out_and_keeps_what_is_important(ben
     service = bench.service()
     hello = InboundMessage("telegram", "42", "42", "hello", id="hello", role=Role.OWNER)
     await bench.bus.post(hello)
-    await bench.bus.settle(Settlement(session=hello.session_key, consumed=("hello",), answer=""))
+    await bench.bus.settle(TurnResult(session=hello.session_key, consumed=("hello",), answer=""))
 
     await service.beat()
 
@@ -126,7 +126,7 @@ async def test_a_heartbeat_waits_for_the_former_one(bench: Bench) -> None:
     bench.now += timedelta(minutes=30)
     while_it_runs = await service.beat()
     (pending,) = await bench.bus.pending()
-    done = Settlement(session=SESSION, consumed=(pending.message.id,), answer="Rain!")
+    done = TurnResult(session=SESSION, consumed=(pending.message.id,), answer="Rain!")
     await bench.bus.settle(done, consequences(pending.message, done).outbounds)
     while_it_is_delivered = await service.beat()
     await bench.bus.nothing_to_send(f"{pending.message.id}/answer")
@@ -173,7 +173,7 @@ async def test_the_answer_goes_to_the_last_used_chat_unless_it_is_the_token(
     await service.beat()
     _, pending = await bench.bus.pending()
 
-    done = Settlement(session=SESSION, consumed=(pending.message.id,), answer=answer)
+    done = TurnResult(session=SESSION, consumed=(pending.message.id,), answer=answer)
     outbounds = consequences(pending.message, done).outbounds
 
     assert [outbound.content for outbound in outbounds] == sent

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.turn import Settlement
+from nanobot.agent.turn import TurnResult
 from nanobot.bus import housekeeping
 from nanobot.bus.bus import KEPT_ROWS, MessageBus, post_in
 from nanobot.bus.housekeeping import Housekeeper
@@ -90,7 +90,7 @@ async def test_what_is_kept_for_long_enough_goes(bench: Bench, tmp_path: Path) -
         lambda connection: post_in(connection, messages, (NOW - timedelta(days=40)).timestamp())
     )
     bench.now[0] = NOW - timedelta(days=31)
-    await bench.bus.settle(Settlement(session="s", consumed=tuple(names), answer=""))
+    await bench.bus.settle(TurnResult(session="s", consumed=tuple(names), answer=""))
     bench.now[0] = NOW
 
     await bench.keeper.clean()

@@ -61,8 +61,8 @@ class Bench:
             del arrivals[: len(taken)]
             return taken
 
-        settlement = await self.loop.run_turn(inbound, drain=drain, emit=self.events.append)
-        await self.sessions.append(settlement.session, settlement.entries)
+        result = await self.loop.run_turn(inbound, drain=drain, emit=self.events.append)
+        await self.sessions.append(result.session, result.entries)
 
 
 def shown(request: Request) -> list[str]:

@@ -115,8 +115,8 @@ class Bench:
             session=key,
         )
         cost = self.database.cost = Cost()
-        settlement = await self.loop.run_turn(inbound)
-        await self.sessions.append(settlement.session, settlement.entries)
+        result = await self.loop.run_turn(inbound)
+        await self.sessions.append(result.session, result.entries)
         return cost
 
     def shown(self) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.turn import Settlement
+from nanobot.agent.turn import TurnResult
 from nanobot.agent.window import Spill
 from nanobot.core.chat import AssistantMessage, ToolCall, UserMessage
 from nanobot.core.messages import InboundMessage, Role, Trust
@@ -91,11 +91,11 @@ class Bench:
 
     async def turn(
         self, text: str, *, name: str = "in-1", chat: str = "direct", role: Role = Role.OWNER
-    ) -> Settlement:
+    ) -> TurnResult:
         inbound = InboundMessage("cli", "owner", chat, text, id=name, role=role)
-        settlement = await self.loop.run_turn(inbound)
-        await self.sessions.append(settlement.session, settlement.entries)
-        return settlement
+        result = await self.loop.run_turn(inbound)
+        await self.sessions.append(result.session, result.entries)
+        return result
 
     def last_words(self, request: int = -1) -> str:
         message = self.model.requests[request].messages[-1]
@@ -169,7 +169,7 @@ async def test_the_model_gets_the_body_the_folder_and_the_arguments(bench: Bench
     write_skill(bench.root, "weather", body="Run {baseDir}/ask.sh.")
     bench.model.answers = [says("Sunny.")]
 
-    settlement = await bench.turn("/weather  Paris tomorrow ")
+    result = await bench.turn("/weather  Paris tomorrow ")
 
     folder = bench.root / "weather"
     instruction = render.skill_command(
@@ -179,7 +179,7 @@ async def test_the_model_gets_the_body_the_folder_and_the_arguments(bench: Bench
         body=f"Run {folder}/ask.sh.",
         arguments="Paris tomorrow",
     )
-    assert settlement.answer == "Sunny."
+    assert result.answer == "Sunny."
     assert bench.last_words().split("\n", 1)[1] == instruction
 
 
@@ -226,13 +226,13 @@ async def test_a_huge_body_is_cut_with_a_word_about_the_rest(bench: Bench) -> No
 async def test_a_dispatched_command_runs_its_tool_without_any_model_call(bench: Bench) -> None:
     write_skill(bench.root, "say-it", "command-dispatch: tool", "command-tool: echo")
 
-    settlement = await bench.turn("/say_it  hello   world")
+    result = await bench.turn("/say_it  hello   world")
 
     assert bench.model.requests == []
     assert bench.echo.given == [
         _Dispatched(command="hello   world", commandName="say_it", skillName="say-it")
     ]
-    assert (settlement.answer, settlement.tools_used) == ("echo hello   world", ("echo",))
+    assert (result.answer, result.tools_used) == ("echo hello   world", ("echo",))
     entries = await bench.sessions.entries("cli:direct")
     assert [(entry.kind, entry.trust) for entry in entries] == [
         (EntryKind.USER, Trust.TRUSTED),
@@ -245,18 +245,18 @@ async def test_a_dispatched_command_runs_its_tool_without_any_model_call(bench: 
 async def test_exec_as_the_tool_gets_the_command_alone(bench: Bench) -> None:
     write_skill(bench.root, "sh", "command-dispatch: tool", "command-tool: exec")
 
-    settlement = await bench.turn("/sh printf 'a b'")
+    result = await bench.turn("/sh printf 'a b'")
 
-    assert settlement.answer == "a b"
+    assert result.answer == "a b"
     assert bench.model.requests == []
 
 
 async def test_a_tool_that_is_not_there_is_said_to_be_missing(bench: Bench) -> None:
     write_skill(bench.root, "lost", "command-dispatch: tool", "command-tool: teleport")
 
-    settlement = await bench.turn("/lost there")
+    result = await bench.turn("/lost there")
 
-    assert "There is no tool 'teleport'" in settlement.answer
+    assert "There is no tool 'teleport'" in result.answer
 
 
 async def test_a_dispatched_call_that_a_crash_cut_off_is_not_run_again(bench: Bench) -> None:
@@ -274,10 +274,10 @@ async def test_a_dispatched_call_that_a_crash_cut_off_is_not_run_again(bench: Be
         ],
     )
 
-    settlement = await bench.turn("/say x")
+    result = await bench.turn("/say x")
 
     assert bench.echo.given == []
-    assert settlement.answer == render.interrupted()
+    assert result.answer == render.interrupted()
 
 
 async def test_the_conversation_goes_on_after_a_dispatched_command(bench: Bench) -> None:
@@ -285,9 +285,9 @@ async def test_the_conversation_goes_on_after_a_dispatched_command(bench: Bench)
     await bench.turn("/say x")
     bench.model.answers = [says("You said x.")]
 
-    settlement = await bench.turn("what did I say?", name="in-2")
+    result = await bench.turn("what did I say?", name="in-2")
 
-    assert settlement.answer == "You said x."
+    assert result.answer == "You said x."
     contents = [message.content for message in bench.model.requests[0].messages]
     assert "echo x" in contents
 
@@ -354,11 +354,11 @@ async def test_a_guests_turn_has_none_of_the_keys(tmp_path: Path, database: Data
     bench = made(tmp_path, database, entries=entries)
     write_skill(bench.root, "one", "command-dispatch: tool", "command-tool: exec")
 
-    settlement = await bench.turn("/one env", role=Role.GUEST)
+    result = await bench.turn("/one env", role=Role.GUEST)
 
     await bench.runner.aclose()
     database.close()
-    assert settlement.answer == "Only the owner's turns may run commands."
+    assert result.answer == "Only the owner's turns may run commands."
 
 
 # --- trust -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.turn import Drain, Settlement
+from nanobot.agent.turn import Drain, TurnResult
 from nanobot.bus.answers import report
 from nanobot.bus.bus import MessageBus
 from nanobot.bus.dispatcher import Dispatcher, QueueMode
@@ -56,19 +56,19 @@ class Turns:
     began: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     taken: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    async def run_turn(self, inbound: InboundMessage, *, drain: Drain, emit: Emit) -> Settlement:
+    async def run_turn(self, inbound: InboundMessage, *, drain: Drain, emit: Emit) -> TurnResult:
         self.began.put_nowait(inbound.id)
         if gate := self.gates.get(inbound.id):
             await gate.wait()
         if error := self.errors.get(inbound.id):
             raise error
         taken = self.taken[inbound.id] = tuple(message.id for message in drain())
-        return Settlement(
+        return TurnResult(
             session=inbound.session_key, consumed=(inbound.id, *taken), answer=f"did {inbound.id}"
         )
 
-    async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> Settlement:
-        return Settlement(session=inbound.session_key, consumed=(inbound.id, *consumed), answer="")
+    async def stopped(self, inbound: InboundMessage, consumed: Sequence[str]) -> TurnResult:
+        return TurnResult(session=inbound.session_key, consumed=(inbound.id, *consumed), answer="")
 
     async def closing(self, inbound: InboundMessage, ending: Unanswered) -> tuple[Draft, ...]:
         return ()
@@ -207,7 +207,7 @@ async def test_reports_send_further_ones_only_so_often(bench: Bench) -> None:
     parent = "p"
     for _ in range(MAX_GENERATION):
         task = await bench.send(parent=parent)
-        done = Settlement(session=task.session_key, consumed=(task.id,), answer="and more")
+        done = TurnResult(session=task.session_key, consumed=(task.id,), answer="and more")
         await bench.bus.settle(done, posts=[report(task, done)])
         parent = f"{task.id}:done"
 
@@ -222,7 +222,7 @@ async def test_a_report_is_answered_where_the_sender_was_and_is_as_tainted_as_it
     job = replace(PARENT, id="j", session="cron:1", profile="job", answer=rule)
     await bench.bus.post(job)
     task = await bench.send(parent="j")
-    done = Settlement(
+    done = TurnResult(
         session=task.session_key, consumed=(task.id,), answer="7", trust=Trust.UNTRUSTED
     )
 

@@ -12,7 +12,7 @@ import pytest
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.turn import Settlement
+from nanobot.agent.turn import TurnResult
 from nanobot.agent.window import Spill
 from nanobot.bus.answers import consequences
 from nanobot.bus.bus import MessageBus
@@ -43,11 +43,11 @@ class Bench:
     database: Database
     now: list[datetime]
 
-    async def turn(self, text: str, name: str = "in-1") -> Settlement:
+    async def turn(self, text: str, name: str = "in-1") -> TurnResult:
         """Run a turn and commit what it ends in."""
-        settlement = await self.loop.run_turn(inbound(text, name))
-        await self.bus.settle(settlement)
-        return settlement
+        result = await self.loop.run_turn(inbound(text, name))
+        await self.bus.settle(result)
+        return result
 
     async def queued(self) -> list[tuple[str, str, str]]:
         """The outbox: (id, chat, text)."""
@@ -106,9 +106,9 @@ def size(messages: Sequence[ChatMessage]) -> int:
 async def test_what_the_message_tool_has_said_is_not_said_again(bench: Bench) -> None:
     bench.model.answers = [calls(("1", "message", '{"content": "Half way."}')), says("Half  way.")]
 
-    settlement = await bench.turn("go")
+    result = await bench.turn("go")
 
-    assert settlement.answer == ""
+    assert result.answer == ""
     assert await bench.queued() == [("in-1/message/1", "42", "Half way.")]
 
 
@@ -133,9 +133,9 @@ async def test_a_turn_that_goes_on_after_a_kill_knows_the_ids_of_calls_it_no_lon
     )
 
     bench.model.answers = [calls(same), calls(same), says("Done.")]
-    settlement = await bench.turn("go")
+    result = await bench.turn("go")
 
-    assert settlement.answer == "Done."
+    assert result.answer == "Done."
     assert [text for _, _, text in await bench.queued()] == ["Half way."] * 3
 
 
@@ -154,10 +154,10 @@ async def test_the_message_tool_writes_to_the_chat_of_its_own_turn(bench: Bench)
 
 def test_an_answer_goes_where_its_rule_says() -> None:
     rule = AnswerRule(AnswerKind.REPLY, "matrix", "77", "5")
-    settlement = Settlement(session=SESSION, consumed=("in-1",), answer="Done.")
+    result = TurnResult(session=SESSION, consumed=("in-1",), answer="Done.")
 
-    (here,) = consequences(inbound("go"), settlement).outbounds
-    (there,) = consequences(replace(inbound("go"), answer=rule), settlement).outbounds
+    (here,) = consequences(inbound("go"), result).outbounds
+    (there,) = consequences(replace(inbound("go"), answer=rule), result).outbounds
 
     assert (here.channel, here.chat_id, here.thread_id) == ("telegram", "42", None)
     assert (there.channel, there.chat_id, there.thread_id) == ("matrix", "77", "5")
@@ -172,9 +172,9 @@ async def test_another_answer_after_the_message_tool_is_said(bench: Bench) -> No
 async def test_after_the_message_tool_silence_is_an_answer(bench: Bench) -> None:
     bench.model.answers = [calls(("1", "message", '{"content": "All done."}')), says("")]
 
-    settlement = await bench.turn("go")
+    result = await bench.turn("go")
 
-    assert (settlement.answer, len(bench.model.requests)) == ("", 2)
+    assert (result.answer, len(bench.model.requests)) == ("", 2)
 
 
 async def test_what_was_said_elsewhere_is_said_here_all_the_same(bench: Bench) -> None:
@@ -183,9 +183,9 @@ async def test_what_was_said_elsewhere_is_said_here_all_the_same(bench: Bench) -
         says("Tea is ready."),
     ]
 
-    settlement = await bench.turn("tell 77")
+    result = await bench.turn("tell 77")
 
-    assert settlement.answer == "Tea is ready."
+    assert result.answer == "Tea is ready."
     assert await bench.queued() == [("in-1/message/1", "77", "Tea is ready.")]
 
 
@@ -211,12 +211,12 @@ async def test_after_a_kill_in_the_message_tool_the_model_is_told_whether_it_was
         )
     bench.model.answers = [says("Going on.")]
 
-    settlement = await bench.turn("go")
+    result = await bench.turn("go")
 
-    *_, result = bench.model.requests[-1].messages
-    assert isinstance(result, ToolMessage)
-    assert result.content.startswith(told)
-    assert settlement.answer == "Going on."
+    *_, closed = bench.model.requests[-1].messages
+    assert isinstance(closed, ToolMessage)
+    assert closed.content.startswith(told)
+    assert result.answer == "Going on."
     assert len(await bench.queued()) == was_queued
 
 
@@ -225,10 +225,10 @@ async def test_a_session_of_five_million_characters_is_answered(bench: Bench) ->
     await bench.sessions.append(SESSION, old)
     bench.model.answers = [says("A summary of its newest part."), says("Still here.")]
 
-    settlement = await bench.turn("hello?", "new")
+    result = await bench.turn("hello?", "new")
 
     _, request = bench.model.requests
-    assert settlement.answer == "Still here."
+    assert result.answer == "Still here."
     assert size(request.messages) <= bench.model.context_window * 4  # characters a token
     assert request.messages[-1].content.endswith("hello?")
     assert len(await bench.sessions.entries(SESSION, limit=-1)) > len(old)

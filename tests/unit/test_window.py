@@ -15,7 +15,7 @@ from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.report import ContextMeter
 from nanobot.agent.standard_commands import NOTHING, UNSUMMED, compact_command
-from nanobot.agent.turn import Settlement, TurnLimits
+from nanobot.agent.turn import TurnLimits, TurnResult
 from nanobot.agent.window import FULL, SUMMING_UP, Spill, cut_place, room_for_talk
 from nanobot.core.chat import (
     AssistantMessage,
@@ -93,11 +93,11 @@ class Bench:
     usage: UsageLog
     events: list[Event] = field(default_factory=list)
 
-    async def turn(self, name: str, text: str, *answers: object) -> Settlement:
+    async def turn(self, name: str, text: str, *answers: object) -> TurnResult:
         self.model.answers = list(answers)  # type: ignore[arg-type]
-        settlement = await self.loop.run_turn(inbound(text, name), emit=self.events.append)
-        await self.sessions.append(settlement.session, settlement.entries)
-        return settlement
+        result = await self.loop.run_turn(inbound(text, name), emit=self.events.append)
+        await self.sessions.append(result.session, result.entries)
+        return result
 
     async def compact(self, focus: str, *answers: object) -> str:
         self.model.answers = list(answers)  # type: ignore[arg-type]
@@ -264,9 +264,9 @@ async def test_a_model_that_cannot_sum_up_costs_the_past_but_not_the_turn(
     for turn in range(4):
         await bench.turn(f"in-{turn}", f"say {turn}", long_answer(turn))
 
-    settlement = await bench.turn("in-4", "and now?", answer, says("Yes."))
+    result = await bench.turn("in-4", "and now?", answer, says("Yes."))
 
-    assert settlement.answer == "Yes."
+    assert result.answer == "Yes."
     assert bench.model.requests[-1].messages[1] == UserMessage(render.compacted())
 
 
@@ -303,11 +303,11 @@ async def test_a_turn_too_long_for_the_window_goes_on_and_knows_what_it_works_on
 ) -> None:
     steps = [calls((f"c{n}", "fetch", '{"letter": "a"}'), text="word " * 1200) for n in range(5)]
 
-    settlement = await bench.turn(
+    result = await bench.turn(
         "in-0", "Count the sheep.", *steps, says("Counting."), says("There are six.")
     )
 
-    assert settlement.answer == "There are six."
+    assert result.answer == "There are six."
     request = bench.model.requests[-1]
     assert request.messages[1] == UserMessage(
         f"{render.summary('Counting.', tainted=False)}\n\n{render.under_way('Count the sheep.')}"
@@ -321,11 +321,11 @@ async def test_a_turn_cut_off_after_its_own_words_were_summed_up_is_resumed(benc
     with pytest.raises(RetryLater):
         await bench.turn("in-0", "Count.", *steps, says("Counting."), RetryLater("asleep"))
 
-    settlement = await bench.turn("in-0", "Count.", says("Six."))
+    result = await bench.turn("in-0", "Count.", says("Six."))
 
-    assert settlement.answer == "Six."
+    assert result.answer == "Six."
     assert (await bench.kinds()).count("user") == 1
-    assert settlement.entries[0].trust is Trust.UNTRUSTED
+    assert result.entries[0].trust is Trust.UNTRUSTED
 
 
 async def test_results_that_came_just_now_give_way_only_where_they_alone_are_too_much(
@@ -338,9 +338,9 @@ async def test_results_that_came_just_now_give_way_only_where_they_alone_are_too
         )
     )
 
-    settlement = await bench.turn("in-0", "all of it", many, says("Read in parts."))
+    result = await bench.turn("in-0", "all of it", many, says("Read in parts."))
 
-    assert settlement.answer == "Read in parts."
+    assert result.answer == "Read in parts."
     shown = results(bench.model.requests[-1])
     assert len(shown) == 7
     assert [text[0] for text in shown if text[0] != "["] == list("abcdef")[: 7 - _noted(shown)]
@@ -356,11 +356,11 @@ async def test_an_overflow_is_answered_by_making_room_once(bench: Bench) -> None
     await bench.turn("in-0", "say 0", long_answer(0))
     await bench.turn("in-1", "say 1", long_answer(1))
 
-    settlement = await bench.turn(
+    result = await bench.turn(
         "in-2", "now?", ContextOverflow("too long"), says("Summed up."), says("Yes.")
     )
 
-    assert settlement.answer == "Yes."
+    assert result.answer == "Yes."
     with pytest.raises(ContextOverflow):
         await bench.turn(
             "in-3",
@@ -465,8 +465,8 @@ async def test_a_model_that_is_down_costs_nothing_of_what_was_said(
         await bench.turn("in-4", "and now?", outage)
 
     assert (await bench.view())[: len(before)] == before
-    settlement = await bench.turn("in-4", "and now?", says("A summary."), says("Yes."))
-    assert settlement.answer == "Yes."
+    result = await bench.turn("in-4", "and now?", says("A summary."), says("Yes."))
+    assert result.answer == "Yes."
     assert (await bench.view())[0] == UserMessage(render.summary("A summary.", tainted=False))
 
 
@@ -557,7 +557,7 @@ async def test_on_a_full_disk_nothing_gives_way_and_the_turn_waits_for_room(benc
             await bench.turn(f"in-{turn}", letter, fetches(f"c{turn}", letter, 5000), says("ok"))
     kinds = await bench.kinds()
     bench.home.spill.unlink()
-    settlement = await bench.turn(f"in-{turn}", letter, says("Yes."))
+    result = await bench.turn(f"in-{turn}", letter, says("Yes."))
 
-    assert (settlement.answer, "gave_way" in kinds) == ("Yes.", False)
+    assert (result.answer, "gave_way" in kinds) == ("Yes.", False)
     assert "gave_way" in await bench.kinds()
