@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nanobot.admin import Desk
+from nanobot.admin import Admin
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop, Profile
 from nanobot.agent.report import ContextMeter
@@ -19,7 +19,6 @@ from nanobot.agent.standard_commands import compact_command, standard_commands
 from nanobot.agent.turn import TurnLimits
 from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dead_letters import handle_letters
 from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.channels.console import RequestHandler
 from nanobot.channels.registry import enabled_channels
@@ -80,7 +79,7 @@ class App:
     dispatcher: Dispatcher
     sessions: SessionLog
     consolidator: Consolidator
-    desk: Desk
+    admin: Admin
     models: Models
     commands: CommandTable
     context: ContextBuilder
@@ -130,9 +129,9 @@ class App:
     def answers(self) -> Mapping[str, RequestHandler]:
         """What a command beside this process may ask of it over the home's socket."""
         return {
-            "letters": partial(handle_letters, self.bus),
+            "dead_letters": self.bus.dead_letters.answer,
             "context": self.context_of,
-            "desk": self.desk.answer,
+            "admin": self.admin.answer,
         }
 
 
@@ -304,7 +303,7 @@ async def open_app(
             subagents=subagents,
             care=consolidator,
         )
-        desk = Desk(
+        admin = Admin(
             sessions=transfer,
             digests=digests,
             memory=memory,
@@ -322,7 +321,7 @@ async def open_app(
             dispatcher=dispatcher,
             sessions=sessions,
             consolidator=consolidator,
-            desk=desk,
+            admin=admin,
             models=models,
             commands=commands,
             context=context,

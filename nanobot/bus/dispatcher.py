@@ -17,7 +17,8 @@ from loguru import logger
 from nanobot.agent.turn import Drain, TurnResult
 from nanobot.bus.answers import consequences, reply, report
 from nanobot.bus.backlog import Backlog
-from nanobot.bus.bus import MessageBus, Pending
+from nanobot.bus.bus import MessageBus
+from nanobot.bus.inbox import Pending
 from nanobot.core.chat import Usage, UserMessage
 from nanobot.core.commands import Command, CommandTable, Invocation
 from nanobot.core.errors import ProviderError, RetryLater, StoreError
@@ -244,11 +245,11 @@ class Dispatcher:
         left for the gateway with ``terminals_only``.
         """
         if not terminals_only:
-            actors = map(self._actor, await self.bus.sessions_waiting())
+            actors = map(self._actor, await self.bus.inbox.sessions_waiting())
             await asyncio.gather(*(actor.backlog.recover() for actor in actors))
             return
         after = 0
-        while page := await self.bus.pending(after=after):
+        while page := await self.bus.inbox.pending(after=after):
             after = page[-1].seq
             for pending in page:
                 if pending.message.is_terminals:
@@ -390,7 +391,7 @@ class Dispatcher:
         With ``of`` only those that were sent for this inbound. They do not report; the session is
         told that they were stopped, in the transaction that closes their tasks.
         """
-        open_ = await self.bus.errands(session_key)
+        open_ = await self.bus.inbox.errands(session_key)
         open_ = [one for one in open_ if of in (None, one.errand.inbound_id)]
         if not open_:
             return ()
@@ -618,7 +619,7 @@ class _Actor:
         self.running: _Running | None = None
         self.busy = False
         self.backlog: Backlog[Pending] = Backlog(
-            lambda after, limit: dispatcher.bus.pending(key, after=after, limit=limit),
+            lambda after, limit: dispatcher.bus.inbox.pending(key, after=after, limit=limit),
             dispatcher.recovered,
             lambda: len(self.mailbox) + self.busy,
             limit=dispatcher.bus.max_queued,
@@ -771,7 +772,7 @@ class _Actor:
         assert running is not None, "the actor's message is this one"
         async with dispatcher.slots.hold(inbound):
             running.is_claimed = True
-            attempts = await dispatcher.bus.claim(inbound.id, again=self._store_faults > 0)
+            attempts = await dispatcher.bus.inbox.claim(inbound.id, again=self._store_faults > 0)
             if attempts is None:
                 return None  # a turn that was cut off had taken it in, and has settled it since
             if attempts > MAX_ATTEMPTS:
@@ -785,7 +786,7 @@ class _Actor:
     async def _give_back(self, inbound: InboundMessage) -> None:
         """Give the attempt back that a shutdown has broken off."""
         try:
-            await self._dispatcher.bus.give_back(inbound.id)
+            await self._dispatcher.bus.inbox.give_back(inbound.id)
         except StoreError as error:
             logger.error(
                 "an attempt at {} counts although it was broken off: {}", inbound.id, error
@@ -870,7 +871,7 @@ class _Actor:
             when = "in a minute" if delay < 90 else f"at {until.astimezone():%H:%M}"
             text = KEPT.format(reason=error, when=when)
             await dispatcher.bus.queue(reply(inbound, text, kind="kept"))
-        await dispatcher.bus.defer(inbound.id, until)
+        await dispatcher.bus.inbox.defer(inbound.id, until)
         self.mailbox.appendleft(
             replace(
                 pending,

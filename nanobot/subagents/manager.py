@@ -37,13 +37,20 @@ _LABEL_LENGTH = 40
 
 
 class Inbox(Protocol):
-    """What the manager needs of the message bus: what ``post`` returned from is on the disk."""
-
-    async def post(self, message: InboundMessage) -> bool: ...
+    """What the manager reads of the inbox."""
 
     async def find(self, inbound_id: str) -> InboundMessage | None: ...
 
     async def errands(self, session: str | None = None) -> list[OpenErrand]: ...
+
+
+class Bus(Protocol):
+    """What the manager needs of the message bus; ``post`` returns once the message is on disk."""
+
+    @property
+    def inbox(self) -> Inbox: ...
+
+    async def post(self, message: InboundMessage) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -70,10 +77,10 @@ class SubagentManager:
     """
 
     def __init__(
-        self, inbox: Inbox, sessions: SessionLog, clock: Clock, *, model: str | None = None
+        self, bus: Bus, sessions: SessionLog, clock: Clock, *, model: str | None = None
     ) -> None:
         """``model`` is that of all subagents; None: that of the session they work for."""
-        self._inbox = inbox
+        self._bus = bus
         self._sessions = sessions
         self._clock = clock
         self._model = model
@@ -86,10 +93,10 @@ class SubagentManager:
 
         It inherits that turn's principal and place, and ``trust``. The same call posts it once.
         """
-        sender = await self._inbox.find(inbound_id)
+        sender = await self._bus.inbox.find(inbound_id)
         if sender is None:
             raise ToolError("The message of this turn is gone; a subagent could report to nobody.")
-        open_ = await self._inbox.errands(sender.session_key)
+        open_ = await self._bus.inbox.errands(sender.session_key)
         if len(open_) >= MAX_OPEN:
             raise ToolError(
                 f"{len(open_)} subagents work for this conversation, as many as may. Wait for "
@@ -129,7 +136,7 @@ class SubagentManager:
             attended=False,
             errand=errand,
         )
-        posting = asyncio.ensure_future(self._inbox.post(posted))
+        posting = asyncio.ensure_future(self._bus.post(posted))
         try:
             await asyncio.shield(posting)
         except asyncio.CancelledError:
@@ -140,15 +147,15 @@ class SubagentManager:
 
     async def was_sent(self, inbound_id: str, call_id: str) -> bool:
         """Whether the task of this call was ever posted."""
-        return await self._inbox.find(subagent_id(inbound_id, call_id)) is not None
+        return await self._bus.inbox.find(subagent_id(inbound_id, call_id)) is not None
 
     async def in_words(self, session: str) -> list[str]:
         """The subagents of a session that are not done, a line each, for ``/status``."""
-        return [self._line(errand) for errand in await self._inbox.errands(session)]
+        return [self._line(errand) for errand in await self._bus.inbox.errands(session)]
 
     async def counts(self) -> tuple[int, int]:
         """How many subagents run and how many wait, of all sessions."""
-        open_ = len(await self._inbox.errands())
+        open_ = len(await self._bus.inbox.errands())
         running = min(len(self._running), open_)
         return running, open_ - running
 

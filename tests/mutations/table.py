@@ -119,8 +119,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         5,
         "what is acknowledged is not on the disk yet, and a power cut loses it",
         BUS,
-        "            committed = await self._database.write(write, durable=True)",
-        "            committed = await self._database.write(write)",
+        "            rows = await self._database.write(write, durable=True)",
+        "            rows = await self._database.write(write)",
         (
             "tests/crash/test_syncs.py"
             "::test_a_sync_stands_before_the_acknowledgement_the_command_and_the_send",
@@ -140,7 +140,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         5,
         "a message is sent that the outbox takes for unsent after a power cut",
-        BUS,
+        "nanobot/bus/outbox.py",
         "            )\n\n        await self._database.write(write, durable=True)\n\n"
         "    async def attempting",
         "            )\n\n        await self._database.write(write)\n\n    async def attempting",
@@ -204,7 +204,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         6,
         "an update that comes twice is answered twice",
-        BUS,
+        "nanobot/bus/inbox.py",
         '"INSERT OR IGNORE INTO inbox (id, session, channel, payload, received_at) "',
         '"INSERT OR REPLACE INTO inbox (id, session, channel, payload, received_at) "',
         ("tests/unit/test_dispatcher.py::test_the_same_id_is_accepted_once",),
@@ -273,8 +273,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         11,
         "a send that is refused is swallowed",
         DELIVERY,
-        "            await bus.bury(message.id, str(error))\n",
-        "            await bus.nothing_to_send(message.id)\n",
+        "            await bus.outbox.dead_letter(message.id, str(error))\n",
+        "            await bus.outbox.nothing_to_send(message.id)\n",
         (
             "tests/unit/test_delivery.py"
             "::test_a_refusal_for_good_is_a_dead_letter_and_the_next_goes_on",

@@ -88,7 +88,7 @@ class Bench:
         )
 
     async def replies(self) -> list[str]:
-        waiting = await self.bus.undelivered("telegram")
+        waiting = await self.bus.outbox.undelivered("telegram")
         return [undelivered.message.content for undelivered in waiting]
 
     async def settled(self, *names: str) -> None:
@@ -377,7 +377,7 @@ async def test_a_poison_message_is_parked_with_an_apology_and_the_next_goes_on(
     former = MessageBus(database, lambda: datetime(2026, 3, 1, tzinfo=UTC))
     await former.post(inbound("a"))
     for _ in range(3):  # three processes that die in its turn
-        await former.claim("a")
+        await former.inbox.claim("a")
     bench = _bench(database)
     await bench.bus.post(inbound("b"))
     await bench.dispatcher.recover()
@@ -386,7 +386,7 @@ async def test_a_poison_message_is_parked_with_an_apology_and_the_next_goes_on(
 
     replies = await bench.replies()
     states = await bench.states()
-    letters = await bench.bus.dead_letters()
+    letters = await bench.bus.dead_letters.newest()
     await bench.dispatcher.close()
     database.close()
     assert states == {"a": "dead", "b": "done"}

@@ -287,9 +287,9 @@ async def test_a_dead_letter_of_the_inbox_is_answered_when_it_is_retried(bench: 
     bench.turns.errors["a"] = [BadRequest("no such model")]
     await bench.bus.post(inbound("a"))
     await bench.settled("a")
-    (letter,) = await bench.bus.dead_letters()
+    (letter,) = await bench.bus.dead_letters.newest()
 
-    await bench.bus.retry(letter)
+    await bench.bus.dead_letters.retry(letter)
     await bench.settled("a")
 
     assert (await bench.states(), bench.turns.log) == (
@@ -361,7 +361,7 @@ async def test_a_shutdown_gives_the_attempt_back(bench: Bench, disk: FailingData
 
     await bench.dispatcher.close()
 
-    (pending,) = await bench.bus.pending()
+    (pending,) = await bench.bus.inbox.pending()
     assert pending.attempts == 0
 
 

@@ -71,7 +71,7 @@ class Gateway:
 
     async def says(self) -> list[str]:
         """What goes to the chat."""
-        waiting = await self.bus.undelivered("telegram")
+        waiting = await self.bus.outbox.undelivered("telegram")
         return [undelivered.message.content for undelivered in waiting]
 
     async def told(self, count: int) -> list[str]:

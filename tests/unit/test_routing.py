@@ -156,9 +156,9 @@ async def _run(folder: Path, wishes: list[Wish]) -> list[tuple[str, str]]:
     for number, wish in enumerate(wishes):
         await bus.post(_inbound(number, wish))
     async with asyncio.timeout(20):
-        while await bus.pending():  # noqa: ASYNC110 - what is awaited is in the database
+        while await bus.inbox.pending():  # noqa: ASYNC110 - what is awaited is in the database
             await asyncio.sleep(0.001)
-    waiting = await bus.undelivered("telegram")
+    waiting = await bus.outbox.undelivered("telegram")
     await dispatcher.close()
     database.close()
     return [(item.message.chat_id, item.message.content) for item in waiting]

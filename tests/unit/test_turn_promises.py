@@ -51,7 +51,7 @@ class Bench:
 
     async def queued(self) -> list[tuple[str, str, str]]:
         """The outbox: (id, chat, text)."""
-        waiting = await self.bus.undelivered("telegram")
+        waiting = await self.bus.outbox.undelivered("telegram")
         return [(one.message.id, one.message.chat_id, one.message.content) for one in waiting]
 
 
