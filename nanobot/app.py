@@ -19,7 +19,8 @@ from nanobot.agent.standard_commands import compact_command, standard_commands
 from nanobot.agent.turn import TurnLimits
 from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dispatcher import Dispatcher, QueueMode
+from nanobot.bus.dispatcher import Dispatcher
+from nanobot.bus.session_actor import QueueMode
 from nanobot.channels.console import RequestHandler
 from nanobot.channels.registry import enabled_channels
 from nanobot.config.loader import LoadedConfig
@@ -301,7 +302,7 @@ async def open_app(
             queue=QueueMode(defaults.queue),
             max_subagents=helpers.max_concurrent,
             subagents=subagents,
-            care=consolidator,
+            hooks=consolidator,
         )
         admin = Admin(
             sessions=transfer,

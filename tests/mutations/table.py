@@ -26,6 +26,7 @@ class Mutation:
     tests: tuple[str, ...]
 
 
+ACTOR = "nanobot/bus/session_actor.py"
 BUS = "nanobot/bus/bus.py"
 DELIVERY = "nanobot/bus/delivery.py"
 DISPATCHER = "nanobot/bus/dispatcher.py"
@@ -97,7 +98,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         4,
         "a second message does not correct the running turn",
-        DISPATCHER,
+        ACTOR,
         "offered = [one for one in self.mailbox if one not in running.waited]",
         "offered = []",
         ("tests/unit/test_dispatcher.py::test_what_arrives_during_a_turn_steers_it",),
@@ -182,7 +183,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         5,
         "a message that kills the process kills it for ever",
-        DISPATCHER,
+        ACTOR,
         "            if attempts > MAX_ATTEMPTS:\n",
         "            if attempts > 1000:\n",
         (
@@ -497,20 +498,20 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         48,
         "an answer is lost when the disk is full",
-        DISPATCHER,
+        "nanobot/bus/settling.py",
         "            except StoreError as error:\n"
-        "                self.tell(inbound.id, Outcome(error=error))\n"
+        "                self._waiters.tell(inbound.id, AskResult(error=error))\n"
         "            else:\n"
         "                return\n",
         "            except StoreError as error:\n"
-        "                self.tell(inbound.id, Outcome(error=error))\n"
+        "                self._waiters.tell(inbound.id, AskResult(error=error))\n"
         "            return\n",
         ("tests/unit/test_dispatcher_faults.py::test_a_full_disk_is_waited_out",),
     ),
     Mutation(
         48,
         "a full disk is not told from a message that fails, which is parked",
-        DISPATCHER,
+        ACTOR,
         "        if isinstance(error, StoreError):\n            raise error\n",
         "",
         (

@@ -14,13 +14,16 @@ import pytest
 
 from nanobot.agent.turn import Drain, TurnResult
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dispatcher import Dispatcher, QueueMode, TurnStopped
+from nanobot.bus.dispatcher import Dispatcher
+from nanobot.bus.session_actor import QueueMode
+from nanobot.bus.waiters import TurnStopped
 from nanobot.core.commands import Command, CommandTable, Invocation
 from nanobot.core.errors import BadRequest, RetryLater
 from nanobot.core.events import Emit
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Origin, Role, Unanswered
 from nanobot.session.entries import Draft
 from nanobot.store.database import Database
+from tests.fakes.hooks import NoHooks
 
 
 def inbound(name: str, chat: str = "1", text: str = "", **more: object) -> InboundMessage:
@@ -121,7 +124,9 @@ def _bench(database: Database, slots: int = 64, queue: QueueMode = QueueMode.STE
     commands = CommandTable(
         [Command("ping", "at once", ping, control=True), Command("later", "in order", ping)]
     )
-    dispatcher = Dispatcher(bus, turns, commands, lambda: now[0], slots=slots, queue=queue)
+    dispatcher = Dispatcher(
+        bus, turns, commands, lambda: now[0], hooks=NoHooks(), slots=slots, queue=queue
+    )
     return Bench(database, bus, turns, dispatcher, now)
 
 

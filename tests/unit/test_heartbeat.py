@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.turn import TurnResult
-from nanobot.bus.answers import consequences
+from nanobot.bus.answers import answer_messages
 from nanobot.bus.bus import MessageBus
 from nanobot.config.schema import HeartbeatConfig
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Role
@@ -127,7 +127,7 @@ async def test_a_heartbeat_waits_for_the_former_one(bench: Bench) -> None:
     while_it_runs = await service.beat()
     (pending,) = await bench.bus.inbox.pending()
     done = TurnResult(session=SESSION, consumed=(pending.message.id,), answer="Rain!")
-    await bench.bus.settle(done, consequences(pending.message, done).outbounds)
+    await bench.bus.settle(done, answer_messages(pending.message, done)[0])
     while_it_is_delivered = await service.beat()
     await bench.bus.outbox.nothing_to_send(f"{pending.message.id}/answer")
 
@@ -174,7 +174,7 @@ async def test_the_answer_goes_to_the_last_used_chat_unless_it_is_the_token(
     _, pending = await bench.bus.inbox.pending()
 
     done = TurnResult(session=SESSION, consumed=(pending.message.id,), answer=answer)
-    outbounds = consequences(pending.message, done).outbounds
+    outbounds = answer_messages(pending.message, done)[0]
 
     assert [outbound.content for outbound in outbounds] == sent
     assert {outbound.chat_id for outbound in outbounds} <= {"42"}

@@ -14,7 +14,8 @@ import pytest
 from nanobot.agent.turn import Drain, TurnResult
 from nanobot.bus.answers import report
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dispatcher import Dispatcher, QueueMode
+from nanobot.bus.dispatcher import Dispatcher
+from nanobot.bus.session_actor import QueueMode
 from nanobot.core.commands import CommandTable
 from nanobot.core.errors import RetryLater, ToolError
 from nanobot.core.events import Emit, ToolFinished, ToolStarted
@@ -40,6 +41,7 @@ from nanobot.subagents.manager import (
     SubagentManager,
     subagent_id,
 )
+from tests.fakes.hooks import NoHooks
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PARENT = InboundMessage(
@@ -89,6 +91,7 @@ class Bench:
             CommandTable([]),
             lambda: self.now[0],
             subagents=self.manager,
+            hooks=NoHooks(),
             **more,  # type: ignore[arg-type]
         )
 
