@@ -42,22 +42,22 @@ def report(task: InboundMessage, result: TurnResult, failure: str = "") -> Inbou
     It is answered as that turn's would be, on the same person's authority, and is no more to be
     trusted than what the subagent has read. ``failure`` says why there is no result.
     """
-    errand = task.errand
-    assert errand is not None, "only a subagent's task is answered by a report"
+    parent = task.parent
+    assert parent is not None, "only a subagent's task is answered by a report"
     ending = failure or (result.ending and f"stopped, since {result.ending}") or "finished"
     text = result.answer or "(It said nothing.)"
     if result.trust is Trust.UNTRUSTED:
-        text = fence(text, source=f"subagent {errand.label}")
+        text = fence(text, source=f"subagent {parent.label}")
     return replace(
         task,
-        content=render.subagent_report(label=errand.label, ending=ending, text=text),
+        content=render.subagent_report(label=parent.label, ending=ending, text=text),
         id=f"{task.id}:done",
         sender_name="subagent",
         trust=result.trust,
-        profile=errand.profile,
-        answer=replace(errand.answer, note=""),
-        session=errand.session,
-        model=errand.model,
+        profile=parent.profile,
+        answer=replace(parent.answer, note=""),
+        session=parent.session,
+        model=parent.model,
     )
 
 

@@ -227,15 +227,15 @@ class Dispatcher:
         With ``of`` only those that were sent for this inbound. They do not report; the session is
         told that they were stopped, in the transaction that closes their tasks.
         """
-        open_ = await self.bus.inbox.errands(session_key)
-        open_ = [one for one in open_ if of in (None, one.errand.inbound_id)]
+        open_ = await self.bus.inbox.open_tasks(session_key)
+        open_ = [one for one in open_ if of in (None, one.parent.inbound_id)]
         if not open_:
             return ()
-        labels = tuple(one.errand.label for one in open_)
+        labels = tuple(one.parent.label for one in open_)
         told = Draft(
             kind=EntryKind.NUDGE,
             message=UserMessage(render.subagents_stopped(labels)),
-            inbound_id=open_[0].errand.inbound_id,
+            inbound_id=open_[0].parent.inbound_id,
             principal=str(open_[0].task.principal),
             trust=Trust.TRUSTED,
         )

@@ -11,7 +11,7 @@ from functools import cache
 from loguru import logger
 from pydantic import TypeAdapter, ValidationError
 
-from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, OpenErrand, Origin, Role
+from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, OpenTask, Origin, Role
 from nanobot.core.ports import Clock
 from nanobot.store.database import Database
 
@@ -107,7 +107,7 @@ class Inbox:
         except ValidationError:
             return None
 
-    async def errands(self, session: str | None = None) -> list[OpenErrand]:
+    async def open_tasks(self, session: str | None = None) -> list[OpenTask]:
         """The subagents' tasks that are not done, of one session or of all, the oldest first."""
         rows = await self._database.read(
             lambda connection: connection.execute(
@@ -121,8 +121,8 @@ class Inbox:
                 task = inbound_json().validate_json(payload)
             except ValidationError:
                 continue  # becomes a dead letter where the inbox is read
-            if task.errand is not None and session in (None, task.errand.session):
-                found.append(OpenErrand(task, task.errand, moment(at)))
+            if task.parent is not None and session in (None, task.parent.session):
+                found.append(OpenTask(task, task.parent, moment(at)))
         return found
 
     async def _dead_letter(self, seq: int) -> None:
@@ -256,7 +256,7 @@ def unused_id_in(connection: sqlite3.Connection, message: InboundMessage, stale:
 
 
 def _stored(message: InboundMessage) -> str:
-    return inbound_json().dump_json(message).decode()
+    return inbound_json().dump_json(message, by_alias=True).decode()
 
 
 @cache

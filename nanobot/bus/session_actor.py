@@ -424,7 +424,7 @@ class SessionActor:
 def _may_steer(message: InboundMessage, running: InboundMessage) -> bool:
     if message.origin in (Origin.CRON, Origin.HEARTBEAT):
         return False  # each run is answered by itself
-    is_report = message.errand is not None
+    is_report = message.parent is not None
     return (
         message.principal == running.principal
         and message.profile == running.profile

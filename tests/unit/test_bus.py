@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from nanobot.agent.turn import TurnResult
 from nanobot.bus.bus import KEPT_ROWS, MessageBus
 from nanobot.bus.inbox import Pending, Poison, post_in
 from nanobot.bus.outbox import Undelivered
-from nanobot.core.messages import InboundMessage, OutboundMessage
+from nanobot.core.messages import AnswerRule, InboundMessage, OutboundMessage, ParentTurn
 from tests.fakes.failing_database import FailingDatabase
 
 
@@ -289,3 +290,16 @@ async def test_a_purge_never_takes_what_prevents_doubles(bench: Bench) -> None:
     bench.now[0] += timedelta(hours=47)
 
     assert await bench.bus.purge(timedelta(0)) == 0
+
+
+async def test_a_parent_turn_has_the_key_of_older_rows_in_the_store(bench: Bench) -> None:
+    parent = ParentTurn("look", "p", "telegram:1", "chat", AnswerRule())
+    task = replace(inbound("subagent:1"), parent=parent)
+
+    await bench.bus.post(task)
+    (stored,) = await bench.database.read(
+        lambda connection: connection.execute("SELECT payload FROM inbox").fetchone()
+    )
+
+    assert json.loads(stored)["errand"]["label"] == "look"
+    assert await bench.bus.inbox.find("subagent:1") == task

@@ -22,9 +22,9 @@ from nanobot.core.events import Emit, ToolFinished, ToolStarted
 from nanobot.core.messages import (
     AnswerKind,
     AnswerRule,
-    Errand,
     InboundMessage,
     Origin,
+    ParentTurn,
     Role,
     Trust,
     Unanswered,
@@ -104,7 +104,7 @@ class Bench:
         return sent.task
 
     async def open(self) -> list[str]:
-        return [one.errand.label for one in await self.bus.inbox.errands()]
+        return [one.parent.label for one in await self.bus.inbox.open_tasks()]
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def test_a_task_has_its_senders_authority_taint_and_model(
         answer=AnswerRule(AnswerKind.REPORT),
         session=name,
         model="small",
-        errand=Errand("Find the date", "p", PARENT.session_key, "chat", AnswerRule()),
+        parent=ParentTurn("Find the date", "p", PARENT.session_key, "chat", AnswerRule()),
     )
     assert (task.principal, task.account) == (PARENT.principal, PARENT.session_key)
 
@@ -239,7 +239,7 @@ async def test_a_report_is_answered_where_the_sender_was_and_is_as_tainted_as_it
         origin=Origin.SUBAGENT,
         trust=Trust.UNTRUSTED,
         answer=replace(rule, note=""),
-        errand=task.errand,
+        parent=task.parent,
     )
     assert told.content.startswith("[Report of the subagent “label c”: finished.")
     assert 'source="subagent label c">\n7\n</untrusted' in told.content
