@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nanobot.admin import Desk
+from nanobot.admin import Admin
 from nanobot.agent.context import ContextBuilder, ContextMeter
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.standard_commands import StandardCommands, compact_command
 from nanobot.agent.turn import Profile, TurnLimits
 from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dead_letters import handle_letters
-from nanobot.bus.dispatcher import Dispatcher, QueueMode
+from nanobot.bus.dispatcher import Dispatcher
+from nanobot.bus.session_actor import QueueMode
 from nanobot.channels.console import RequestHandler
 from nanobot.channels.registry import enabled_channels
 from nanobot.config.loader import LoadedConfig
@@ -79,7 +79,7 @@ class App:
     dispatcher: Dispatcher
     sessions: SessionLog
     consolidator: Consolidator
-    desk: Desk
+    admin: Admin
     models: Models
     commands: CommandTable
     context: ContextBuilder
@@ -129,9 +129,9 @@ class App:
     def answers(self) -> Mapping[str, RequestHandler]:
         """What a command beside this process may ask of it over the home's socket."""
         return {
-            "letters": partial(handle_letters, self.bus),
+            "dead_letters": self.bus.dead_letters.answer,
             "context": self.context_of,
-            "desk": self.desk.answer,
+            "admin": self.admin.answer,
         }
 
 
@@ -302,9 +302,9 @@ async def open_app(
             queue=QueueMode(defaults.queue),
             max_subagents=helpers.max_concurrent,
             subagents=subagents,
-            care=consolidator,
+            hooks=consolidator,
         )
-        desk = Desk(
+        admin = Admin(
             sessions=transfer,
             digests=digests,
             memory=memory,
@@ -322,7 +322,7 @@ async def open_app(
             dispatcher=dispatcher,
             sessions=sessions,
             consolidator=consolidator,
-            desk=desk,
+            admin=admin,
             models=models,
             commands=commands,
             context=context,

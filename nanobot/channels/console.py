@@ -14,14 +14,14 @@ from loguru import logger
 
 from nanobot import __version__
 from nanobot.agent.loop import NO_ANSWER
-from nanobot.bus.dispatcher import Outcome, TurnStopped
+from nanobot.bus.waiters import AskResult, TurnStopped
 from nanobot.channels import socket_protocol as protocol
 from nanobot.core.errors import ConfigError, ProviderError
 from nanobot.core.events import Emit, Event
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Media, Role, new_id
 from nanobot.store.home import Home, short_name
 
-Ask: TypeAlias = Callable[[InboundMessage, Emit], Awaitable[Outcome]]
+Ask: TypeAlias = Callable[[InboundMessage, Emit], Awaitable[AskResult]]
 RequestHandler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Answers one kind of request; both sides are JSON objects."""
 
@@ -175,7 +175,7 @@ class ConsoleServer:
         finally:
             living.cancel()
             await asyncio.wait({living})
-        outcome = Outcome(error=TurnStopped("stopped")) if asking.cancelled() else asking.result()
+        outcome = AskResult(error=TurnStopped("stopped")) if asking.cancelled() else asking.result()
         writer.write(protocol.reply_line(reply_of(outcome)))
 
 
@@ -217,7 +217,7 @@ def inbound_of(question: protocol.Question) -> InboundMessage:
     )
 
 
-def reply_of(outcome: Outcome) -> protocol.Reply:
+def reply_of(outcome: AskResult) -> protocol.Reply:
     """An outcome as the client is told it."""
     match outcome.error:
         case None if outcome.answer == NO_ANSWER:

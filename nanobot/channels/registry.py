@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from loguru import logger
 
-from nanobot.bus.bus import Poison
+from nanobot.bus.inbox import Poison
 from nanobot.config.schema import ChannelsConfig, PluginChannelConfig
 from nanobot.core.errors import ConfigError
 from nanobot.core.messages import InboundMessage

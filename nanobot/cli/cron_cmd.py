@@ -168,7 +168,7 @@ def _stored(cli: CliContext) -> tuple[dict[str, dict[str, Any]], Any]:
     import sqlite3
     from dataclasses import asdict
 
-    from nanobot.bus.bus import last_chat_in
+    from nanobot.bus.inbox import last_chat_in
     from nanobot.cron.jobs import Places
     from nanobot.store import job_runs
 

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 
 class Role(StrEnum):
@@ -120,8 +121,8 @@ class AnswerRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """What a subagent's task, and the report on it, know of the turn that sent the subagent.
+class ParentTurn:
+    """The turn that spawned a subagent, as stored with the subagent's task and its report.
 
     ``inbound_id`` is what somebody, or a service, had asked for by it; ``session``, ``profile``,
     ``answer`` and ``model`` are that turn's. ``generation`` is 1 for a subagent sent in a turn
@@ -144,9 +145,13 @@ class InboundMessage:
     ``sender_id`` is the platform's stable id alone; ``sent_at`` is aware. ``session`` names the
     session where it is not ``channel:chat_id[:thread_id]`` (cron, subagents, ``agent -s``).
     ``profile`` names how the turn runs; ``model`` overrides the session's model for this turn.
-    ``attended``: somebody sits at the terminal that asks and can see warnings. ``errand`` stands
-    on a subagent's task and on the report about it.
+    ``attended``: somebody sits at the terminal that asks and can see warnings. ``parent`` is
+    set on a subagent's task and on the report about it.
     """
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {
+        "alias_generator": lambda name: "errand" if name == "parent" else name  # as stored
+    }
 
     channel: str
     sender_id: str
@@ -168,7 +173,7 @@ class InboundMessage:
     session: str | None = field(default=None, kw_only=True)
     model: str | None = field(default=None, kw_only=True)
     attended: bool = field(default=False, kw_only=True)
-    errand: Errand | None = field(default=None, kw_only=True)
+    parent: ParentTurn | None = field(default=None, kw_only=True)
 
     @property
     def session_key(self) -> str:
@@ -177,17 +182,17 @@ class InboundMessage:
     @property
     def account(self) -> str:
         """The session that the turn's cost is counted to."""
-        return self.errand.session if self.errand else self.session_key
+        return self.parent.session if self.parent else self.session_key
 
     @property
     def asked_by(self) -> str:
         """The id of the inbound that it is part of the answer to: mostly its own."""
-        return self.errand.inbound_id if self.errand else self.id
+        return self.parent.inbound_id if self.parent else self.id
 
     @property
     def is_terminals(self) -> bool:
         """Whether it is of no use once the terminal that asked is gone."""
-        rule = self.errand.answer if self.errand else self.answer
+        rule = self.parent.answer if self.parent else self.answer
         return rule.kind is AnswerKind.TERMINAL
 
     @property
@@ -196,11 +201,11 @@ class InboundMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenErrand:
+class OpenTask:
     """A subagent's task that has waited or been worked on since ``since``."""
 
     task: InboundMessage
-    errand: Errand
+    parent: ParentTurn
     since: datetime
 
 

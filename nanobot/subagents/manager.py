@@ -16,10 +16,10 @@ from nanobot.core.events import Emit, Event, ToolFinished, ToolStarted
 from nanobot.core.messages import (
     AnswerKind,
     AnswerRule,
-    Errand,
     InboundMessage,
-    OpenErrand,
+    OpenTask,
     Origin,
+    ParentTurn,
     Trust,
 )
 from nanobot.core.ports import Clock
@@ -37,13 +37,20 @@ _LABEL_LENGTH = 40
 
 
 class Inbox(Protocol):
-    """What the manager needs of the message bus: what ``post`` returned from is on the disk."""
-
-    async def post(self, message: InboundMessage) -> bool: ...
+    """What the manager reads of the inbox."""
 
     async def find(self, inbound_id: str) -> InboundMessage | None: ...
 
-    async def errands(self, session: str | None = None) -> list[OpenErrand]: ...
+    async def open_tasks(self, session: str | None = None) -> list[OpenTask]: ...
+
+
+class Bus(Protocol):
+    """What the manager needs of the message bus; ``post`` returns once the message is on disk."""
+
+    @property
+    def inbox(self) -> Inbox: ...
+
+    async def post(self, message: InboundMessage) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -70,10 +77,10 @@ class SubagentManager:
     """
 
     def __init__(
-        self, inbox: Inbox, sessions: SessionLog, clock: Clock, *, model: str | None = None
+        self, bus: Bus, sessions: SessionLog, clock: Clock, *, model: str | None = None
     ) -> None:
         """``model`` is that of all subagents; None: that of the session they work for."""
-        self._inbox = inbox
+        self._bus = bus
         self._sessions = sessions
         self._clock = clock
         self._model = model
@@ -81,21 +88,21 @@ class SubagentManager:
 
     async def send(
         self, task: str, label: str, *, inbound_id: str, call_id: str, trust: Trust
-    ) -> OpenErrand:
+    ) -> OpenTask:
         """Post a task for the turn of ``inbound_id``; raises ToolError when it may not have more.
 
         It inherits that turn's principal and place, and ``trust``. The same call posts it once.
         """
-        sender = await self._inbox.find(inbound_id)
+        sender = await self._bus.inbox.find(inbound_id)
         if sender is None:
             raise ToolError("The message of this turn is gone; a subagent could report to nobody.")
-        open_ = await self._inbox.errands(sender.session_key)
+        open_ = await self._bus.inbox.open_tasks(sender.session_key)
         if len(open_) >= MAX_OPEN:
             raise ToolError(
                 f"{len(open_)} subagents work for this conversation, as many as may. Wait for "
                 "their reports, or do it yourself."
             )
-        generation = sender.errand.generation + 1 if sender.errand else 1
+        generation = sender.parent.generation + 1 if sender.parent else 1
         if generation > MAX_GENERATION:
             raise ToolError(
                 "This turn itself began with a subagent's report, and so did the one before: do "
@@ -103,7 +110,7 @@ class SubagentManager:
             )
         settings = (await self._sessions.live(sender.session_key)).settings
         name = subagent_id(inbound_id, call_id)
-        errand = Errand(
+        parent = ParentTurn(
             label=label or one_line(task, _LABEL_LENGTH),
             inbound_id=sender.asked_by,
             session=sender.session_key,
@@ -127,28 +134,28 @@ class SubagentManager:
             session=name,
             model=self._model or sender.model or settings.model,
             attended=False,
-            errand=errand,
+            parent=parent,
         )
-        posting = asyncio.ensure_future(self._inbox.post(posted))
+        posting = asyncio.ensure_future(self._bus.post(posted))
         try:
             await asyncio.shield(posting)
         except asyncio.CancelledError:
             # Who stops the turn stops its subagents next, and has to find this one.
             await asyncio.wait({posting})
             raise
-        return OpenErrand(posted, errand, self._clock())
+        return OpenTask(posted, parent, self._clock())
 
     async def was_sent(self, inbound_id: str, call_id: str) -> bool:
         """Whether the task of this call was ever posted."""
-        return await self._inbox.find(subagent_id(inbound_id, call_id)) is not None
+        return await self._bus.inbox.find(subagent_id(inbound_id, call_id)) is not None
 
     async def in_words(self, session: str) -> list[str]:
         """The subagents of a session that are not done, a line each, for ``/status``."""
-        return [self._line(errand) for errand in await self._inbox.errands(session)]
+        return [self._line(one) for one in await self._bus.inbox.open_tasks(session)]
 
     async def counts(self) -> tuple[int, int]:
         """How many subagents run and how many wait, of all sessions."""
-        open_ = len(await self._inbox.errands())
+        open_ = len(await self._bus.inbox.open_tasks())
         running = min(len(self._running), open_)
         return running, open_ - running
 
@@ -161,7 +168,7 @@ class SubagentManager:
         """Forget how far a subagent is: its turn is over."""
         self._running.pop(inbound.id, None)
 
-    def _line(self, open_: OpenErrand) -> str:
+    def _line(self, open_: OpenTask) -> str:
         age = in_short(self._clock() - open_.since)
         progress = self._running.get(open_.task.id)
         if progress is None:
@@ -170,7 +177,7 @@ class SubagentManager:
             how = f"tool call {progress.calls}, {progress.doing}"
         else:
             how = f"thinks, after {progress.calls} tool calls"
-        return f"- “{open_.errand.label}”, since {age}: {how}"
+        return f"- “{open_.parent.label}”, since {age}: {how}"
 
 
 def subagent_id(inbound_id: str, call_id: str) -> str:
@@ -225,7 +232,7 @@ class Spawn(Tool[SpawnArguments]):
             trust=context.trust,
         )
         return ToolOutput(
-            f"The subagent “{sent.errand.label}” has the task. Its report will come as a message; "
+            f"The subagent “{sent.parent.label}” has the task. Its report will come as a message; "
             "go on with other work, or end your turn and say what you have begun."
         )
 

@@ -302,7 +302,7 @@ class World:
         return int(number)
 
     def _new(self) -> list[Job]:
-        # The fake model asks from its thread while jobs are added; ``copy`` lets no other thread in.
+        # The fake model asks from its thread while jobs are added: ``copy`` runs in one step.
         return [job for token, job in self.jobs.copy().items() if token not in self._checked]
 
     def _copies(self) -> dict[str, list[bool]]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from loguru import logger
 from pydantic import SecretStr
 
-from nanobot.bus.bus import Poison
+from nanobot.bus.inbox import Poison
 from nanobot.channels.telegram.channel import TelegramChannel
 from nanobot.channels.telegram.connections import Limits
 from nanobot.channels.telegram.sending import Sleep

@@ -26,6 +26,7 @@ class Mutation:
     tests: tuple[str, ...]
 
 
+ACTOR = "nanobot/bus/session_actor.py"
 BUS = "nanobot/bus/bus.py"
 DELIVERY = "nanobot/bus/delivery.py"
 DISPATCHER = "nanobot/bus/dispatcher.py"
@@ -97,7 +98,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         4,
         "a second message does not correct the running turn",
-        DISPATCHER,
+        ACTOR,
         "offered = [one for one in self.mailbox if one not in running.waited]",
         "offered = []",
         ("tests/unit/test_dispatcher.py::test_what_arrives_during_a_turn_steers_it",),
@@ -119,8 +120,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         5,
         "what is acknowledged is not on the disk yet, and a power cut loses it",
         BUS,
-        "            committed = await self._database.write(write, durable=True)",
-        "            committed = await self._database.write(write)",
+        "            rows = await self._database.write(write, durable=True)",
+        "            rows = await self._database.write(write)",
         (
             "tests/crash/test_syncs.py"
             "::test_a_sync_stands_before_the_acknowledgement_the_command_and_the_send",
@@ -140,7 +141,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         5,
         "a message is sent that the outbox takes for unsent after a power cut",
-        BUS,
+        "nanobot/bus/outbox.py",
         "            )\n\n        await self._database.write(write, durable=True)\n\n"
         "    async def attempting",
         "            )\n\n        await self._database.write(write)\n\n    async def attempting",
@@ -182,7 +183,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         5,
         "a message that kills the process kills it for ever",
-        DISPATCHER,
+        ACTOR,
         "            if attempts > MAX_ATTEMPTS:\n",
         "            if attempts > 1000:\n",
         (
@@ -204,7 +205,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         6,
         "an update that comes twice is answered twice",
-        BUS,
+        "nanobot/bus/inbox.py",
         '"INSERT OR IGNORE INTO inbox (id, session, channel, payload, received_at) "',
         '"INSERT OR REPLACE INTO inbox (id, session, channel, payload, received_at) "',
         ("tests/unit/test_dispatcher.py::test_the_same_id_is_accepted_once",),
@@ -273,8 +274,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         11,
         "a send that is refused is swallowed",
         DELIVERY,
-        "            await bus.bury(message.id, str(error))\n",
-        "            await bus.nothing_to_send(message.id)\n",
+        "            await bus.outbox.dead_letter(message.id, str(error))\n",
+        "            await bus.outbox.nothing_to_send(message.id)\n",
         (
             "tests/unit/test_delivery.py"
             "::test_a_refusal_for_good_is_a_dead_letter_and_the_next_goes_on",
@@ -497,20 +498,20 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         48,
         "an answer is lost when the disk is full",
-        DISPATCHER,
+        "nanobot/bus/settling.py",
         "            except StoreError as error:\n"
-        "                self.tell(inbound.id, Outcome(error=error))\n"
+        "                self._waiters.tell(inbound.id, AskResult(error=error))\n"
         "            else:\n"
         "                return\n",
         "            except StoreError as error:\n"
-        "                self.tell(inbound.id, Outcome(error=error))\n"
+        "                self._waiters.tell(inbound.id, AskResult(error=error))\n"
         "            return\n",
         ("tests/unit/test_dispatcher_faults.py::test_a_full_disk_is_waited_out",),
     ),
     Mutation(
         48,
         "a full disk is not told from a message that fails, which is parked",
-        DISPATCHER,
+        ACTOR,
         "        if isinstance(error, StoreError):\n            raise error\n",
         "",
         (

@@ -58,12 +58,12 @@ class Bench:
 
     async def finish(self) -> None:
         """Have all that was posted and queued done and delivered."""
-        for pending in await self.bus.pending():
+        for pending in await self.bus.inbox.pending():
             message = pending.message
             done = TurnResult(session=message.session_key, consumed=(message.id,), answer="")
             await self.bus.settle(done)
-        for undelivered in await self.bus.undelivered("telegram"):
-            await self.bus.nothing_to_send(undelivered.message.id)
+        for undelivered in await self.bus.outbox.undelivered("telegram"):
+            await self.bus.outbox.nothing_to_send(undelivered.message.id)
 
     async def posted(self) -> list[str]:
         """The ids of all runs, in order of arrival."""
@@ -122,9 +122,9 @@ async def test_three_days_down_make_one_late_run_of_each_job(bench: Bench) -> No
     await bench.start().tick()
     await bench.service.tick()
 
-    (reminder,) = await bench.bus.undelivered("telegram")
+    (reminder,) = await bench.bus.outbox.undelivered("telegram")
     assert reminder.message.content.startswith("Tea!\n\n(Late: this was due on Sat 2026-03-28")
-    (task,) = await bench.bus.pending()
+    (task,) = await bench.bus.inbox.pending()
     assert (task.message.session_key, task.message.content) == ("cron:often", "count")
     assert task.message.answer.note.startswith("(Late:")
     assert [job.id for job in bench.file.load()] == ["often"]
@@ -324,7 +324,7 @@ async def test_a_job_of_the_terminal_waits_for_a_chat_and_goes_to_the_last_used(
     bench.now += timedelta(seconds=31)
     await bench.service.tick()
 
-    (reminder,) = await bench.bus.undelivered("telegram")
+    (reminder,) = await bench.bus.outbox.undelivered("telegram")
     assert (before, reminder.message.chat_id, reminder.message.content) == ([], "42", "x")
 
 
@@ -460,7 +460,7 @@ async def test_words_of_a_job_are_logged_on_the_authority_and_with_the_trust_the
 
     (sent,) = (await SessionLog(bench.opened[-1], lambda: bench.now).live("telegram:7")).entries
     assert (sent.principal, sent.trust) == ("guest:telegram:1", Trust.UNTRUSTED)
-    (task,) = await bench.bus.pending()
+    (task,) = await bench.bus.inbox.pending()
     assert task.message.trust is Trust.UNTRUSTED
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.bus.bus import Poison
+from nanobot.bus.inbox import Poison
 from nanobot.channels.telegram.updates import Me, Reader
 from nanobot.core.messages import InboundMessage, Role, Trust
 from nanobot.safety.gate import Gate

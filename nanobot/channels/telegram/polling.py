@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from loguru import logger
 from pydantic import ValidationError
 
-from nanobot.bus.bus import Poison
+from nanobot.bus.inbox import Poison
 from nanobot.channels.registry import Intake
 from nanobot.channels.telegram.connections import CallFailed, Connections, Limits, NoAnswer, Refusal
 from nanobot.channels.telegram.sending import Sleep

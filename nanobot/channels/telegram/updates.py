@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 from loguru import logger
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
-from nanobot.bus.bus import Poison
+from nanobot.bus.inbox import Poison
 from nanobot.channels.text import cleaned
 from nanobot.core.messages import InboundMessage, Role, Trust
 from nanobot.core.text import one_line
