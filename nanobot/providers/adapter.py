@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from nanobot.core.chat import (
     ChatMessage,
@@ -15,10 +17,9 @@ from nanobot.core.chat import (
     ToolMessage,
     UserMessage,
 )
-from nanobot.core.errors import Refused, RetryLater
+from nanobot.core.errors import ConfigError, Refused, RetryLater
 from nanobot.core.events import Emit, Notice, ignore
 from nanobot.providers.answer import Answer
-from nanobot.providers.easing import EFFORT, USAGE, Options, eased
 from nanobot.providers.failures import (
     ConnectionBroke,
     Endpoint,
@@ -26,11 +27,27 @@ from nanobot.providers.failures import (
     Garbled,
     classify,
 )
-from nanobot.providers.orders import LONG_CALL_IDS, USER_AFTER_TOOL, ordered
-from nanobot.providers.quirks import QuirksOf
-from nanobot.providers.refusals import EVERY_MODEL, Refusals
-from nanobot.providers.thinking import may_think
-from nanobot.providers.wire import Wire, call_ids, marked, read_pictures, wire_messages, wire_tools
+from nanobot.providers.quirks import (
+    EFFORT,
+    EVERY_MODEL,
+    LONG_CALL_IDS,
+    USAGE,
+    USER_AFTER_TOOL,
+    Options,
+    QuirksOf,
+    Refusals,
+    eased,
+    ordered,
+)
+from nanobot.providers.wire import (
+    Wire,
+    call_ids,
+    marked,
+    may_think,
+    read_pictures,
+    wire_messages,
+    wire_tools,
+)
 
 _MOST_EASINGS = 8
 
@@ -50,13 +67,20 @@ class Adapter(ABC):
     def __init__(
         self,
         *,
-        endpoint: Endpoint,
+        name: str,
+        url: str,
+        api_key: str | None,
+        extra_headers: Mapping[str, str] | None,
         quirks: QuirksOf,
         refusals: Refusals | None,
         total_timeout_s: float,
     ) -> None:
-        """``total_timeout_s`` end a call in any case."""
-        self._endpoint = endpoint
+        """``url``: the address requested, or words where only litellm knows it. A call ends after
+        ``total_timeout_s``. Raises ConfigError for a key or header that cannot be sent.
+        """
+        self._key, self._headers = _checked(name, api_key, extra_headers or {})
+        secrets = {self._key, *self._headers.values(), urlsplit(url).password or ""} - {""}
+        self._endpoint = Endpoint(name, url, tuple(sorted(secrets, key=len, reverse=True)))
         self._quirks = quirks
         self._refusals = refusals or Refusals()
         self._total_timeout_s = total_timeout_s
@@ -188,3 +212,25 @@ async def _wired(messages: Sequence[ChatMessage], options: Options) -> list[Wire
     wire = wire_messages(messages, pictures=pictures, quirks=quirks)
     wire = ordered(wire, options.refused)
     return marked(wire, quirks.cache_roles) if quirks.cache_roles else wire
+
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def _checked(name: str, key: str | None, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The key and the headers of a provider without the white space around them.
+
+    Raises ConfigError for what HTTP cannot carry (RFC 9110, 5.1 and 5.5); as a failed call it
+    would be tried again and again.
+    """
+    key = (key or "").strip()
+    if not _fits(key):
+        raise ConfigError(f"providers.{name}.apiKey: a key has only printable ASCII characters")
+    for header, value in headers.items():
+        if not (_TOKEN.fullmatch(header) and _fits(value)):
+            raise ConfigError(f"providers.{name}.extraHeaders.{header!r}: not a valid HTTP header")
+    return key, {header: value.strip() for header, value in headers.items()}
+
+
+def _fits(value: str) -> bool:
+    return value.isascii() and value.isprintable()

@@ -11,15 +11,12 @@ from nanobot.core.errors import AuthFailed, ConfigError, ProviderError
 from nanobot.core.ports import ChosenModel, LLMProvider
 from nanobot.providers import catalogue
 from nanobot.providers.catalogue import DEFAULT_WINDOW, context_window, reasons, sees
-from nanobot.providers.connections import TLS
-from nanobot.providers.litellm_chat import LiteLLMChat
-from nanobot.providers.litellm_package import LiteLLM
+from nanobot.providers.litellm import LiteLLM, LiteLLMChat
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.offline import OfflineModel
 from nanobot.providers.ollama import OllamaChat, is_ollama
-from nanobot.providers.openai_chat import OpenAIChat
-from nanobot.providers.quirks import quirks_at
-from nanobot.providers.refusals import Refusals
+from nanobot.providers.openai import TLS, OpenAIChat
+from nanobot.providers.quirks import Refusals, quirks_at
 from nanobot.providers.resilient import Candidate, Fallback, Outages, Retrying
 
 _LITTLE = 16_384

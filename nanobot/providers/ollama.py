@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from nanobot.providers.failures import ConnectionBroke
-from nanobot.providers.openai_chat import OpenAIChat
+from nanobot.providers.openai import OpenAIChat
 
 PORT = 11434
 _WAIT_S = 0.3
@@ -109,12 +109,11 @@ class OllamaChat(OpenAIChat):
         self, method: str, path: str, body: Any = None, wait_s: float = _ASK_S
     ) -> dict[str, Any]:
         """The server's document; raises ValueError where it refuses."""
-        connections = await self._connected()
         content = b"" if body is None else json.dumps(body).encode()
         url = urljoin(self._endpoint.url, path)
         async with (
             asyncio.timeout(wait_s),
-            connections.send(method, url, self._headers, content) as response,
+            self._connections.send(method, url, self._all_headers, content) as response,
         ):
             if not response.is_success:
                 raise ValueError(f"{path}: {response.status_code}")

@@ -1,17 +1,26 @@
-"""How single models and endpoints depart from the common form of a request."""
+"""What models and endpoints demand of a request: known quirks, and what they have refused."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from loguru import logger
+
+from nanobot.core.ports import Clock
 from nanobot.providers.catalogue import bare, reasons, sees
+from nanobot.providers.failures import Failure
+from nanobot.store.files import write_atomic
 
 if TYPE_CHECKING:
     from nanobot.config.schema import ModelOverride
+    from nanobot.providers.wire import Wire
 
 _NOTHING: Mapping[str, ModelOverride] = {}
 
@@ -173,3 +182,290 @@ def _behind_litellm(quirks: Quirks, model: str, *, is_claude: bool) -> Quirks:
             ),
         )
     return quirks
+
+
+FEWEST_TOKENS = 256
+"""Less room than this for an answer means that the request is too large."""
+
+USAGE = "stream_options"
+EFFORT = "reasoning_effort"
+TEMPERATURE = "temperature"
+LIMIT = "max_tokens"
+COMPLETION_LIMIT = "max_completion_tokens"
+
+# Servers which count the answer's room into the window say how large window and prompt are …
+_WINDOW = re.compile(
+    r"maximum context length is (?P<window>\d+) tokens.{0,120}?"
+    r"(?:\((?P<messages>\d+) in the messages|(?P<input>\d+) input tokens)"
+    r"|exceed context limit: (?P<prompt>\d+) \+ \d+ > (?P<limit>\d+)",
+    re.IGNORECASE | re.DOTALL,
+)
+# … others how long an answer of this model can be.
+_LONGEST = re.compile(
+    r"supports at most (\d+) completion tokens"
+    r"|max_tokens: \d+ > (\d+)"
+    r"|max_tokens`? must be less than or equal to `?(\d+)"
+    r"|valid range of max_tokens is \[\d+, ?(\d+)\]",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How an answer is asked for; ``refused`` names the fields and the orders of messages that
+    this endpoint does not take.
+    """
+
+    max_tokens: int
+    temperature: float
+    reasoning_effort: str | None
+    quirks: Quirks
+    refused: frozenset[str] = frozenset()
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the request, in a fixed order."""
+        quirks = self.quirks
+        fields: dict[str, Any] = {"stream": True}
+        if USAGE not in self.refused:
+            fields[USAGE] = {"include_usage": True}
+        if self._limit_field not in self.refused:
+            fields[self._limit_field] = self.max_tokens
+        effort = self._effort
+        alone = effort is not None and quirks.effort_room is not None
+        if quirks.takes_temperature and not alone and TEMPERATURE not in self.refused:
+            fixed = quirks.temperature
+            fields[TEMPERATURE] = self.temperature if fixed is None else fixed
+        if effort is not None:
+            fields[EFFORT] = effort
+        if quirks.asks_for_cost:
+            fields["usage"] = {"include": True}
+        return fields
+
+    @property
+    def _effort(self) -> str | None:
+        """The reasoning effort to be sent, or None."""
+        quirks = self.quirks
+        if EFFORT in self.refused or not quirks.takes_effort:
+            return None
+        if quirks.effort_room is not None and self.max_tokens <= quirks.effort_room:
+            return None
+        return quirks.effort_off if self.reasoning_effort == "off" else self.reasoning_effort
+
+    @property
+    def _limit_field(self) -> str:
+        instead = self.quirks.takes_max_completion_tokens or LIMIT in self.refused
+        return COMPLETION_LIMIT if instead else LIMIT
+
+
+def eased(options: Options, failure: Failure) -> Options | None:
+    """Options that the endpoint may take after this refusal; None where they are not at fault."""
+    if (order := refused_order(failure, options.refused)) is not None:
+        return replace(options, refused=options.refused | {order})
+    if failure.status not in {400, 422}:
+        return None
+    if (fewer := _fitting(failure.body, options.max_tokens)) is not None:
+        return replace(options, max_tokens=fewer)
+    if failure.is_overflow:
+        return None
+    sent = options.fields()
+    for field in (USAGE, LIMIT, COMPLETION_LIMIT, EFFORT, TEMPERATURE):
+        if field in sent and re.search(rf"\b{field}\b", failure.body):
+            return replace(options, refused=options.refused | {field})
+    return None
+
+
+def _fitting(said: str, max_tokens: int) -> int | None:
+    """A smaller limit that fits what the server says of its window, if there is one."""
+    if match := _WINDOW.search(said):
+        window = int(match["window"] or match["limit"])
+        prompt = int(match["messages"] or match["input"] or match["prompt"])
+        fewer = window - prompt
+        if "at least" in said:
+            # The server stopped counting the prompt: its figure is only a lower bound.
+            fewer = min(fewer, max_tokens // 2)
+    elif match := _LONGEST.search(said):
+        fewer = next(int(group) for group in match.groups() if group)
+    else:
+        return None
+    return fewer if FEWEST_TOKENS <= fewer < max_tokens else None
+
+
+USER_AFTER_TOOL = "user after tool"
+SAME_ROLE_TWICE = "same role twice"
+SYSTEM_ROLE = "system role"
+TOOL_ROLE = "tool role"
+LONG_CALL_IDS = "long call ids"
+
+# What servers say, and what they may mean by it, the likelier first.
+_REFUSALS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
+    (re.compile(r"unexpected role '?user'? after role '?tool", re.IGNORECASE), (USER_AFTER_TOOL,)),
+    (
+        # Chat templates of Gemma, Llama 2 and Mistral; Anthropic, Gemini, Perplexity, DeepSeek
+        re.compile(r"(roles must|should|requests) alternate|successive user or assistant"),
+        (SAME_ROLE_TWICE, TOOL_ROLE),
+    ),
+    (
+        re.compile(
+            r"system (role|message)s? (is |are )?not supported|does not support 'system'"
+            r"|developer instruction is not enabled",
+            re.IGNORECASE,
+        ),
+        (SYSTEM_ROLE,),
+    ),
+    (re.compile(r"only user.{1,20}assistant roles are supported", re.I), (SYSTEM_ROLE, TOOL_ROLE)),
+    (re.compile(r"must be a-z, A-Z, 0-9, with a length of 9"), (LONG_CALL_IDS,)),
+)
+_STATUS = {0, 400, 422, 500}
+"""llama.cpp answers with 500 where a chat template raises."""
+
+_BRIDGE: Wire = {"role": "assistant", "content": "I have read the results."}
+
+
+def refused_order(failure: Failure, refused: Set[str]) -> str | None:
+    """What of a request's order a server refuses, beyond what is known to be ``refused``."""
+    if failure.status not in _STATUS:
+        return None
+    for pattern, meant in _REFUSALS:
+        if pattern.search(failure.body):
+            return next((name for name in meant if name not in refused), None)
+    return None
+
+
+def ordered(messages: Sequence[Wire], refused: Set[str]) -> list[Wire]:
+    """``messages`` without the orders and roles that are ``refused``.
+
+    A user message after a tool message gets an assistant's words before it, neighbouring user
+    messages become one, calls of one step are told one after the other, a refused role is told
+    by another.
+    """
+    if SYSTEM_ROLE in refused and messages[0]["role"] == "system":
+        system = {**messages[0], "role": "user"}
+        messages = [_joined(system, messages[1]), *messages[2:]]
+    if TOOL_ROLE in refused:
+        messages = _without_tool_role(messages)
+    alternates = SAME_ROLE_TWICE in refused
+    if alternates:
+        messages = _one_call_each(messages)
+    result: list[Wire] = []
+    for message in messages:
+        before = result[-1]["role"] if result else ""
+        if message["role"] == "user":
+            if before == "tool" and (alternates or USER_AFTER_TOOL in refused):
+                result.append(_BRIDGE)
+            elif before == "user" and alternates:
+                message = _joined(result.pop(), message)
+        result.append(message)
+    return result
+
+
+def _one_call_each(messages: Sequence[Wire]) -> list[Wire]:
+    """Each call followed by its result: to some templates a result is a user's message."""
+    split: list[Wire] = []
+    for at, message in enumerate(messages):
+        calls = message.get("tool_calls", ())
+        results = {one.get("tool_call_id"): one for one in messages[at + 1 : at + 1 + len(calls)]}
+        for place, call in enumerate(calls):
+            asks = message if place == 0 else {"role": "assistant", "content": None}
+            split += [{**asks, "tool_calls": [call]}, results[call["id"]]]
+        if not calls and message["role"] != "tool":
+            split.append(message)
+    return split
+
+
+def _without_tool_role(messages: Sequence[Wire]) -> list[Wire]:
+    """Calls and results in words, the results as a user's."""
+    told: list[Wire] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        if message["role"] == "tool":
+            name = names[message["tool_call_id"]]
+            told.append({"role": "user", "content": f"[result of {name}]\n{message['content']}"})
+        elif "tool_calls" in message:
+            words = [message["content"]] if message["content"] else []
+            for call in message["tool_calls"]:
+                function = call["function"]
+                names[call["id"]] = function["name"]
+                words.append(f"[called {function['name']} with {function['arguments']}]")
+            told.append({"role": "assistant", "content": "\n".join(words)})
+        else:
+            told.append(message)
+    return told
+
+
+def _joined(first: Wire, second: Wire) -> Wire:
+    """Two user messages as one."""
+    contents = first["content"], second["content"]
+    if all(isinstance(content, str) for content in contents):
+        return {"role": "user", "content": "\n\n".join(contents)}
+    parts = [
+        part
+        for content in contents
+        for part in ([{"type": "text", "text": content}] if isinstance(content, str) else content)
+    ]
+    return {"role": "user", "content": parts}
+
+
+REMEMBERED = timedelta(days=30)
+"""After this time a refusal is forgotten: the server, or our request, may have changed."""
+EVERY_MODEL = "*"
+
+_Known: TypeAlias = dict[str, dict[str, dict[str, datetime]]]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Refusals:
+    """The request fields and message orders that each endpoint refuses, by model.
+
+    All adapters of an app share one. The file at ``path`` is a cache: anyone may delete it, and a
+    damaged one counts as empty. Without ``path`` nothing outlives the process.
+    """
+
+    def __init__(self, path: Path | None = None, *, now: Clock = _now) -> None:
+        self._path = path
+        self._now = now
+        self._known: _Known | None = None
+
+    def of(self, endpoint: str, model: str) -> frozenset[str]:
+        """What ``endpoint`` has refused for ``model``, or for every model, in the last 30 days."""
+        since = self._now() - REMEMBERED
+        models = self._loaded().get(endpoint, {})
+        learned = {**models.get(EVERY_MODEL, {}), **models.get(model, {})}
+        return frozenset(name for name, at in learned.items() if at > since)
+
+    def add(self, endpoint: str, model: str, refused: Iterable[str]) -> None:
+        """Remember that ``endpoint`` has refused these for ``model`` just now.
+
+        ``model`` may be ``EVERY_MODEL``.
+        """
+        known = self._loaded()
+        known.setdefault(endpoint, {}).setdefault(model, {}).update(
+            dict.fromkeys(refused, self._now())
+        )
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            data = json.dumps(known, default=datetime.isoformat, indent=1).encode()
+            write_atomic(self._path, data, durable=False)
+        except OSError as error:
+            logger.warning("what {} refused is not remembered: {}", endpoint, error)
+
+    def _loaded(self) -> _Known:
+        if self._known is None:
+            self._known = {} if self._path is None else _read(self._path)
+        return self._known
+
+
+def _read(path: Path) -> _Known:
+    from pydantic import AwareDatetime, TypeAdapter, ValidationError  # takes 0.1 s to import
+
+    try:
+        known: _Known = TypeAdapter(dict[str, dict[str, dict[str, AwareDatetime]]]).validate_json(
+            path.read_bytes()
+        )
+    except (OSError, ValidationError):
+        return {}
+    return known

@@ -20,7 +20,6 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.providers.quirks import Quirks, ReasoningBack
-from nanobot.providers.thinking import of_anthropic, of_openrouter
 
 _MARK = {"type": "ephemeral"}
 
@@ -254,3 +253,30 @@ def _picture(image: Image, pictures: Mapping[Image, str], quirks: Quirks) -> Wir
 
 def _text(text: str) -> Wire:
     return {"type": "text", "text": text}
+
+
+def of_openrouter(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Those of ``blocks`` that OpenRouter made."""
+    return [dict(one) for one in blocks if str(one.get("type", "")).startswith("reasoning.")]
+
+
+def of_anthropic(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Those of ``blocks`` that Anthropic's API made and signed."""
+    return [
+        dict(one)
+        for one in blocks
+        if (one.get("type") == "thinking" and one.get("signature"))
+        or (one.get("type") == "redacted_thinking" and one.get("data"))
+    ]
+
+
+def may_think(messages: Sequence[ChatMessage], quirks: Quirks) -> bool:
+    """Whether a reasoning effort can go with ``messages``.
+
+    Anthropic's extended thinking refuses it where the last assistant message called tools without
+    blocks of that API: reasoning was switched on, or the model changed, in between.
+    """
+    if quirks.reasoning_back is not ReasoningBack.BLOCKS:
+        return True
+    last = next((one for one in reversed(messages) if isinstance(one, AssistantMessage)), None)
+    return last is None or not last.tool_calls or bool(of_anthropic(last.thinking_blocks))

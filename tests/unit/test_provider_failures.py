@@ -18,7 +18,6 @@ from nanobot.core.errors import (
     Refused,
     RetryLater,
 )
-from nanobot.providers.easing import Options, eased
 from nanobot.providers.failures import (
     Endpoint,
     Failure,
@@ -27,7 +26,7 @@ from nanobot.providers.failures import (
     failure_in_document,
     retry_after,
 )
-from nanobot.providers.quirks import Quirks
+from nanobot.providers.quirks import Options, Quirks, eased
 
 KEY = "sk-fake-0123456789abcdef"
 ENDPOINT = Endpoint("acme", "https://me:pass-word@acme.test/v1/chat/completions?v=1", (KEY,))
