@@ -1,4 +1,4 @@
-"""What the adapters of model providers have in common: one attempt, eased until it is taken."""
+"""The base of the adapters: one model call, repeated only without what the endpoint refuses."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from nanobot.providers.quirks import (
     Options,
     QuirksOf,
     Refusals,
-    eased,
     ordered,
+    without_refused,
 )
 from nanobot.providers.wire import (
     Wire,
@@ -49,19 +49,19 @@ from nanobot.providers.wire import (
     wire_tools,
 )
 
-_MOST_EASINGS = 8
+_MOST_CHANGES = 8
 
-# When the model has finished, its usage can still come, and after that only the end of the
-# body, which is waited for so that the connection can be used again.
+# After the finish reason the usage may still come. After that only the end of the body comes;
+# reading it keeps the connection reusable.
 WAIT_FOR_USAGE_S = 2.0
 WAIT_FOR_END_S = 0.2
 
 
 class Adapter(ABC):
-    """An ``LLMProvider``. Makes one attempt a call: retries are the business of ``Retrying``.
+    """An ``LLMProvider`` that makes one attempt a call; ``Retrying`` adds the retries.
 
-    What an endpoint turns out not to take (``stream_options``, a temperature, an order of
-    messages, …) is left out or changed, and remembered in ``refusals``.
+    A parameter or an order of messages that the endpoint refuses is dropped or changed, and
+    remembered in ``refusals``.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class Adapter(ABC):
         answer: Answer,
         limit: asyncio.Timeout,
     ) -> None:
-        """Ask once and fill ``answer``.
+        """Send one request and fill ``answer``.
 
-        Raises EndpointRefused, Garbled or ConnectionBroke. Where the model has finished and only
-        details are waited for, ``limit`` is shortened.
+        Shortens ``limit`` once the model has finished and only details are missing. Raises
+        EndpointRefused, Garbled or ConnectionBroke.
         """
 
     async def _ask(
@@ -146,22 +146,22 @@ class Adapter(ABC):
         answer: Answer,
         limit: asyncio.Timeout,
     ) -> Options:
-        """Fill ``answer``, leaving out what the endpoint refuses; returns the options it took."""
-        for _ in range(_MOST_EASINGS):
+        """Fill ``answer``, dropping what the endpoint refuses; returns the accepted options."""
+        for _ in range(_MOST_CHANGES):
             wire = await _wired(messages, options)
             try:
                 await self._attempt(head, wire, options, answer, limit)
             except EndpointRefused as refusal:
-                easier = None if answer.has_begun else eased(options, refusal.failure)
-                if easier is None:
+                changed = None if answer.has_begun else without_refused(options, refusal.failure)
+                if changed is None:
                     raise
-                options = easier
+                options = changed
             else:
                 return options
         raise Garbled("a new refusal each time something is left out")
 
     def _learn(self, model: str, refused: frozenset[str], emit: Emit) -> None:
-        """Remember for the next call what this one was refused."""
+        """Remember what the endpoint refused, for the next call."""
         if not refused:
             return
         if USAGE in refused:
@@ -186,7 +186,7 @@ class Adapter(ABC):
 
 
 def shorten(limit: asyncio.Timeout, seconds: float) -> None:
-    """Let ``limit`` expire in ``seconds`` unless it does so earlier."""
+    """Let ``limit`` expire in ``seconds``, or earlier if it was to."""
     soon = asyncio.get_running_loop().time() + seconds
     when = limit.when()
     limit.reschedule(soon if when is None else min(when, soon))
@@ -218,10 +218,10 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def _checked(name: str, key: str | None, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The key and the headers of a provider without the white space around them.
+    """The key and the headers of a provider without surrounding white space.
 
-    Raises ConfigError for what HTTP cannot carry (RFC 9110, 5.1 and 5.5); as a failed call it
-    would be tried again and again.
+    Raises ConfigError for what HTTP cannot carry (RFC 9110, 5.1 and 5.5): a failed call would be
+    retried in vain.
     """
     key = (key or "").strip()
     if not _fits(key):

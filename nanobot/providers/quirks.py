@@ -37,19 +37,17 @@ class ReasoningBack(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
-    """One model's departures at one endpoint.
+    """How requests to one model at one endpoint differ from the common form.
 
-    ``temperature`` is the only one it accepts. ``effort_off`` is the reasoning effort that
-    switches reasoning off (None: say nothing). ``effort_room``: a reasoning effort is sent only
-    where an answer may have more tokens than this, and then no temperature goes with it
-    (Anthropic takes the thinking from the answer's tokens and has its temperature fixed).
-    ``sees``: pictures can be shown to it.
-    ``short_call_ids``: tool call ids must be nine letters or digits, and no user message may follow
-    a tool's, as Mistral's API wants.
-    ``long_call_ids``: they go back as they came, for litellm keeps Gemini's signatures in them.
-    ``cache_roles``: the roles whose messages may carry cache markers; none for no markers.
-    ``asks_for_cost``: the endpoint gives the price of a call when asked to.
-    ``litellm_facts``: what litellm's own table, which is older, has to be told of the model.
+    ``temperature``: the only one it accepts. ``effort_off``: the reasoning effort that switches
+    reasoning off (None: send nothing). ``effort_room``: an effort is sent only if the answer may
+    have more tokens than this, and then without a temperature (Anthropic counts thinking into the
+    answer and fixes the temperature). ``sees``: it takes pictures. ``short_call_ids``: tool call
+    ids have nine letters or digits and no user message follows a tool message (Mistral).
+    ``long_call_ids``: ids go back unchanged, since litellm keeps Gemini's signatures in them.
+    ``cache_roles``: the roles whose messages may carry cache markers. ``asks_for_cost``: the
+    endpoint tells the price of a call on request. ``litellm_facts``: facts of the model that
+    litellm's own table, frozen at its release, lacks.
     """
 
     takes_max_completion_tokens: bool = False
@@ -118,9 +116,9 @@ def quirks_of(model: str) -> Quirks:
 def quirks_at(
     provider: str, *, through_litellm: bool, overrides: Mapping[str, ModelOverride] = _NOTHING
 ) -> QuirksOf:
-    """The quirks of models at a provider: the model's, the endpoint's, then the configured ones.
+    """The quirks of a provider's models: by model, then by endpoint, then as configured.
 
-    ``overrides`` are by the name the provider is sent.
+    ``overrides``: by the name the provider is sent.
     """
 
     def quirks(model: str) -> Quirks:
@@ -150,7 +148,7 @@ def quirks_at(
 
 
 def overridden(quirks: Quirks, override: ModelOverride) -> Quirks:
-    """The quirks with what the configuration says of the model."""
+    """``quirks`` with the model's own configuration."""
     changes: dict[str, Any] = {}
     if override.max_tokens_field is not None:
         newer = override.max_tokens_field == "max_completion_tokens"
@@ -163,7 +161,7 @@ def overridden(quirks: Quirks, override: ModelOverride) -> Quirks:
 
 
 def _behind_litellm(quirks: Quirks, model: str, *, is_claude: bool) -> Quirks:
-    """What litellm's translations to the providers' own protocols need or make needless."""
+    """``quirks`` for litellm, which translates to the providers' own protocols."""
     if is_claude:
         return replace(
             quirks,
@@ -185,7 +183,7 @@ def _behind_litellm(quirks: Quirks, model: str, *, is_claude: bool) -> Quirks:
 
 
 FEWEST_TOKENS = 256
-"""Less room than this for an answer means that the request is too large."""
+"""With less room than this for an answer the request counts as too large."""
 
 USAGE = "stream_options"
 EFFORT = "reasoning_effort"
@@ -193,14 +191,14 @@ TEMPERATURE = "temperature"
 LIMIT = "max_tokens"
 COMPLETION_LIMIT = "max_completion_tokens"
 
-# Servers which count the answer's room into the window say how large window and prompt are …
+# Servers that count the answer's room into the window tell the size of window and prompt,
 _WINDOW = re.compile(
     r"maximum context length is (?P<window>\d+) tokens.{0,120}?"
     r"(?:\((?P<messages>\d+) in the messages|(?P<input>\d+) input tokens)"
     r"|exceed context limit: (?P<prompt>\d+) \+ \d+ > (?P<limit>\d+)",
     re.IGNORECASE | re.DOTALL,
 )
-# … others how long an answer of this model can be.
+# others the longest answer of the model.
 _LONGEST = re.compile(
     r"supports at most (\d+) completion tokens"
     r"|max_tokens: \d+ > (\d+)"
@@ -212,9 +210,7 @@ _LONGEST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How an answer is asked for; ``refused`` names the fields and the orders of messages that
-    this endpoint does not take.
-    """
+    """The options of one request; ``refused``: the parameters and message orders to avoid."""
 
     max_tokens: int
     temperature: float
@@ -257,8 +253,8 @@ class Options:
         return COMPLETION_LIMIT if instead else LIMIT
 
 
-def eased(options: Options, failure: Failure) -> Options | None:
-    """Options that the endpoint may take after this refusal; None where they are not at fault."""
+def without_refused(options: Options, failure: Failure) -> Options | None:
+    """``options`` changed to what the endpoint may accept; None where they are not at fault."""
     if (order := refused_order(failure, options.refused)) is not None:
         return replace(options, refused=options.refused | {order})
     if failure.status not in {400, 422}:
@@ -275,7 +271,7 @@ def eased(options: Options, failure: Failure) -> Options | None:
 
 
 def _fitting(said: str, max_tokens: int) -> int | None:
-    """A smaller limit that fits what the server says of its window, if there is one."""
+    """A smaller limit that fits the sizes in the server's error text, if there is one."""
     if match := _WINDOW.search(said):
         window = int(match["window"] or match["limit"])
         prompt = int(match["messages"] or match["input"] or match["prompt"])
@@ -296,7 +292,7 @@ SYSTEM_ROLE = "system role"
 TOOL_ROLE = "tool role"
 LONG_CALL_IDS = "long call ids"
 
-# What servers say, and what they may mean by it, the likelier first.
+# Error texts of servers and what each may mean, the likelier first.
 _REFUSALS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
     (re.compile(r"unexpected role '?user'? after role '?tool", re.IGNORECASE), (USER_AFTER_TOOL,)),
     (
@@ -322,7 +318,7 @@ _BRIDGE: Wire = {"role": "assistant", "content": "I have read the results."}
 
 
 def refused_order(failure: Failure, refused: Set[str]) -> str | None:
-    """What of a request's order a server refuses, beyond what is known to be ``refused``."""
+    """The message order or role that a server refuses, unless it is in ``refused`` already."""
     if failure.status not in _STATUS:
         return None
     for pattern, meant in _REFUSALS:
@@ -332,11 +328,10 @@ def refused_order(failure: Failure, refused: Set[str]) -> str | None:
 
 
 def ordered(messages: Sequence[Wire], refused: Set[str]) -> list[Wire]:
-    """``messages`` without the orders and roles that are ``refused``.
+    """``messages`` without the ``refused`` orders and roles.
 
-    A user message after a tool message gets an assistant's words before it, neighbouring user
-    messages become one, calls of one step are told one after the other, a refused role is told
-    by another.
+    An assistant message separates a user message from a tool message before it; neighbouring user
+    messages become one; parallel calls become consecutive ones; a refused role is replaced.
     """
     if SYSTEM_ROLE in refused and messages[0]["role"] == "system":
         system = {**messages[0], "role": "user"}
@@ -359,7 +354,7 @@ def ordered(messages: Sequence[Wire], refused: Set[str]) -> list[Wire]:
 
 
 def _one_call_each(messages: Sequence[Wire]) -> list[Wire]:
-    """Each call followed by its result: to some templates a result is a user's message."""
+    """Each call followed by its result: some templates count a result as a user message."""
     split: list[Wire] = []
     for at, message in enumerate(messages):
         calls = message.get("tool_calls", ())
@@ -373,7 +368,7 @@ def _one_call_each(messages: Sequence[Wire]) -> list[Wire]:
 
 
 def _without_tool_role(messages: Sequence[Wire]) -> list[Wire]:
-    """Calls and results in words, the results as a user's."""
+    """``messages`` with calls and results as text, the results in user messages."""
     told: list[Wire] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -406,7 +401,7 @@ def _joined(first: Wire, second: Wire) -> Wire:
 
 
 REMEMBERED = timedelta(days=30)
-"""After this time a refusal is forgotten: the server, or our request, may have changed."""
+"""How long a refusal counts: the server, or our request, may change."""
 EVERY_MODEL = "*"
 
 _Known: TypeAlias = dict[str, dict[str, dict[str, datetime]]]
@@ -417,10 +412,10 @@ def _now() -> datetime:
 
 
 class Refusals:
-    """The request fields and message orders that each endpoint refuses, by model.
+    """The parameters and message orders that each endpoint refuses, by model.
 
-    All adapters of an app share one. The file at ``path`` is a cache: anyone may delete it, and a
-    damaged one counts as empty. Without ``path`` nothing outlives the process.
+    All adapters of an app share one. The file at ``path`` is a cache that may be deleted; a damaged
+    one counts as empty. Without ``path`` refusals are kept in memory only.
     """
 
     def __init__(self, path: Path | None = None, *, now: Clock = _now) -> None:
@@ -429,17 +424,14 @@ class Refusals:
         self._known: _Known | None = None
 
     def of(self, endpoint: str, model: str) -> frozenset[str]:
-        """What ``endpoint`` has refused for ``model``, or for every model, in the last 30 days."""
+        """Everything ``endpoint`` refused for ``model``, or any model, in the last 30 days."""
         since = self._now() - REMEMBERED
         models = self._loaded().get(endpoint, {})
         learned = {**models.get(EVERY_MODEL, {}), **models.get(model, {})}
         return frozenset(name for name, at in learned.items() if at > since)
 
     def add(self, endpoint: str, model: str, refused: Iterable[str]) -> None:
-        """Remember that ``endpoint`` has refused these for ``model`` just now.
-
-        ``model`` may be ``EVERY_MODEL``.
-        """
+        """Remember what ``endpoint`` has just refused for ``model`` (or ``EVERY_MODEL``)."""
         known = self._loaded()
         known.setdefault(endpoint, {}).setdefault(model, {}).update(
             dict.fromkeys(refused, self._now())
@@ -451,21 +443,15 @@ class Refusals:
             data = json.dumps(known, default=datetime.isoformat, indent=1).encode()
             write_atomic(self._path, data, durable=False)
         except OSError as error:
-            logger.warning("what {} refused is not remembered: {}", endpoint, error)
+            logger.warning("refusals of {} not saved: {}", endpoint, error)
 
     def _loaded(self) -> _Known:
         if self._known is None:
-            self._known = {} if self._path is None else _read(self._path)
+            from pydantic import AwareDatetime, TypeAdapter, ValidationError  # takes 0.1 s
+
+            form = TypeAdapter(dict[str, dict[str, dict[str, AwareDatetime]]])
+            try:
+                self._known = form.validate_json(self._path.read_bytes()) if self._path else {}
+            except (OSError, ValidationError):
+                self._known = {}
         return self._known
-
-
-def _read(path: Path) -> _Known:
-    from pydantic import AwareDatetime, TypeAdapter, ValidationError  # takes 0.1 s to import
-
-    try:
-        known: _Known = TypeAdapter(dict[str, dict[str, dict[str, AwareDatetime]]]).validate_json(
-            path.read_bytes()
-        )
-    except (OSError, ValidationError):
-        return {}
-    return known
