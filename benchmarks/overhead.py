@@ -20,7 +20,7 @@ from nanobot.agent.context import ContextBuilder
 from nanobot.bus.bus import MessageBus
 from nanobot.cron.jobs import JobFile
 from nanobot.cron.service import CronService
-from nanobot.providers.litellm_package import LiteLLM
+from nanobot.providers.litellm import LiteLLM
 from nanobot.skills import SkillsLoader
 from nanobot.store.database import Database
 from tests.fakes.skills import StillClock, write_skill

@@ -38,10 +38,10 @@ from nanobot.memory.consolidation import Consolidator, MemorySettings
 from nanobot.memory.progress import Digests
 from nanobot.memory.store import MemoryStore, memory_command
 from nanobot.providers import catalogue
-from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
 from nanobot.providers.offline import MODEL as OFFLINE
-from nanobot.providers.refusals import Refusals
+from nanobot.providers.openai import TLS
+from nanobot.providers.quirks import Refusals
 from nanobot.recall.chunks import Sources
 from nanobot.recall.tool import Recall, RecallTool
 from nanobot.safety.paths import DiskView, PathResolver

@@ -416,7 +416,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         21,
         "reasoning that is cut off is shown as the answer",
-        "nanobot/providers/thinking.py",
+        "nanobot/providers/answer.py",
         "return Split(reasoning=held) if self._place is _Place.REASONING else Split(answer=held)",
         "return Split(answer=held)",
         ("tests/unit/test_thinking.py",),
