@@ -53,8 +53,9 @@ from nanobot.session.usage import UsageLog
 from nanobot.shell.background import BackgroundProcesses
 from nanobot.shell.commands import CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
-from nanobot.skills import SkillOverride, SkillsLoader
 from nanobot.skills.commands import RESERVED, skills_command
+from nanobot.skills.eligibility import SkillOverride
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.switches import OffSource, SkillSwitches
 from nanobot.store.database import Database
 from nanobot.store.home import Home, seed, workspace_templates_dir

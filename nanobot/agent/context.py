@@ -16,7 +16,7 @@ from nanobot.core.messages import Role
 from nanobot.core.turn_header import TIME, TurnHeader
 from nanobot.prompts import render
 from nanobot.prompts.excerpt import BOOTSTRAP_FILES, FILE_CAP, MEMORY, excerpt, too_long
-from nanobot.skills import SkillsSnapshot
+from nanobot.skills.eligibility import SkillsSnapshot
 
 SUBAGENT_FILES = ("TOOLS.md",)
 FILES_CAP = 60_000

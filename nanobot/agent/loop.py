@@ -51,8 +51,8 @@ from nanobot.session.entries import Draft, Entry, EntryKind
 from nanobot.session.history import fold, legal_call, open_calls, violations
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import ModelCall
-from nanobot.skills import SkillsSnapshot
 from nanobot.skills.commands import SkillCall, instruction_or_text, skill_call
+from nanobot.skills.eligibility import SkillsSnapshot
 from nanobot.tools.images import Attached, Pictures, as_shown, has_pictures, without_past_pictures
 from nanobot.tools.registry import ToolRegistry, ToolResult, cut_off
 

@@ -21,7 +21,7 @@ from nanobot.core.errors import NanobotError
 
 if TYPE_CHECKING:
     from nanobot.config.loader import LoadedConfig
-    from nanobot.skills import SkillsSnapshot, Standing
+    from nanobot.skills.eligibility import SkillsSnapshot, Standing
     from nanobot.skills.install.clawhub import Registry
     from nanobot.skills.install.install import Candidate, Installer
     from nanobot.skills.install.lock import SkillLock

@@ -13,8 +13,7 @@ from nanobot.core.chat import ToolCall
 from nanobot.core.commands import Command, Invocation, command_form
 from nanobot.core.text import shortened, text_tokens
 from nanobot.prompts import render
-from nanobot.skills import SkillBroken, SkillsSnapshot, Standing
-from nanobot.skills.eligibility import Skill, SlashCommand
+from nanobot.skills.eligibility import Skill, SkillBroken, SkillsSnapshot, SlashCommand, Standing
 from nanobot.skills.reader import ALWAYS_MAX, read_body
 
 NAME_MAX = 32

@@ -25,8 +25,9 @@ from nanobot.session.log import SessionLog
 from nanobot.shell.background import BackgroundProcesses
 from nanobot.shell.commands import CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxPolicy
-from nanobot.skills import SkillOverride, SkillsLoader
 from nanobot.skills.commands import RESERVED, listing
+from nanobot.skills.eligibility import SkillOverride
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.switches import SkillSwitches
 from nanobot.store.database import Database
 from nanobot.store.home import Home

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.reader import read_body
 from nanobot.store.home import builtin_skills_dir, workspace_templates_dir
 

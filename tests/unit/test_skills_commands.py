@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.skills import (
+from nanobot.skills.commands import sanitized, slash_commands
+from nanobot.skills.eligibility import (
     Skill,
     SkillBroken,
     SkillInvocation,
-    SkillsLoader,
     Source,
 )
-from nanobot.skills.commands import sanitized, slash_commands
+from nanobot.skills.loader import SkillsLoader
 from tests.fakes.skills import write_skill
 
 

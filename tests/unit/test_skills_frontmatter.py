@@ -14,8 +14,13 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nanobot.skills import BrokenSkill, Skill, SkillBroken, Source
-from nanobot.skills.eligibility import Requirements
+from nanobot.skills.eligibility import (
+    BrokenSkill,
+    Requirements,
+    Skill,
+    SkillBroken,
+    Source,
+)
 from nanobot.skills.frontmatter import (
     HEADER_MAX,
     Refused,
@@ -126,7 +131,7 @@ def test_a_common_skill_is_read_without_importing_yaml(tmp_path: Path) -> None:
     )
     program = (
         "import sys; from pathlib import Path\n"
-        "from nanobot.skills import SkillsLoader\n"
+        "from nanobot.skills.loader import SkillsLoader\n"
         f"loader = SkillsLoader(Path('none'), Path({str(tmp_path)!r}))\n"
         "assert loader.list_skills(False), loader.broken()\n"
         "print({'yaml', 'pyjson5', 'jinja2', 'pydantic', 'nanobot.config'} & set(sys.modules))"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.skills import SkillOverride, SkillsLoader, Standing
+from nanobot.skills.eligibility import SkillOverride, Standing
+from nanobot.skills.loader import SkillsLoader
 from tests.fakes.skills import write_skill
 
 

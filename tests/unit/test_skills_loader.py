@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.core.text import text_tokens
-from nanobot.skills import SkillBroken, SkillsLoader
 from nanobot.skills.commands import section_tokens
+from nanobot.skills.eligibility import SkillBroken
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.reader import CAP
 from tests.fakes.skills import write_raw, write_skill
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.skills import SkillOverride, SkillsLoader
+from nanobot.skills.eligibility import SkillOverride
 from nanobot.skills.install.bundle import read_archive, read_folder
 from nanobot.skills.install.package import lint
 from nanobot.skills.install.scan import scan
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.reader import read_body
 from nanobot.store.home import builtin_skills_dir
 

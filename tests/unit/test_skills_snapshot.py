@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.skills import SkillsLoader, SkillsSnapshot
+from nanobot.skills.eligibility import SkillsSnapshot
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.reader import ALWAYS_MAX, ALWAYS_TOTAL
 from tests.fakes.skills import StillClock, write_raw, write_skill
 
