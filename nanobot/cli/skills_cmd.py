@@ -21,7 +21,7 @@ from nanobot.core.errors import NanobotError
 
 if TYPE_CHECKING:
     from nanobot.config.loader import LoadedConfig
-    from nanobot.skills.eligibility import SkillsSnapshot, Standing
+    from nanobot.skills.eligibility import SkillsSnapshot, SkillStatus
     from nanobot.skills.install.clawhub import Registry
     from nanobot.skills.install.install import Candidate, Installer
     from nanobot.skills.install.lock import SkillLock
@@ -56,12 +56,12 @@ class SkillsError(NanobotError):
 @skills_app.command(name="list")
 def list_(ctx: typer.Context, as_json: _Json = False) -> None:
     """All skills: how each stands, and its tokens in every prompt."""
-    from nanobot.skills.commands import section_tokens, state_of
+    from nanobot.skills.catalogue import section_tokens, state_of
 
     snapshot = _Desk.of(ctx).snapshot()
     total = section_tokens(snapshot)
     if as_json:
-        shown = [_shown(snapshot, standing) for standing in snapshot.standings]
+        shown = [_shown(snapshot, status) for status in snapshot.statuses]
         broken = [
             {"name": skill.name, "path": str(skill.path), "reason": skill.reason}
             for skill in snapshot.broken
@@ -70,12 +70,12 @@ def list_(ctx: typer.Context, as_json: _Json = False) -> None:
         return
     rows = [
         (
-            standing.skill.name,
-            f"{snapshot.costs.get(standing.skill.name, 0):>5} tokens",
-            standing.skill.source.value,
-            state_of(standing),
+            status.skill.name,
+            f"{snapshot.costs.get(status.skill.name, 0):>5} tokens",
+            status.skill.source.value,
+            state_of(status),
         )
-        for standing in snapshot.standings
+        for status in snapshot.statuses
     ]
     rows += [
         (one.name, " " * 12, one.source.value, f"broken: {one.reason}") for one in snapshot.broken
@@ -89,16 +89,16 @@ def list_(ctx: typer.Context, as_json: _Json = False) -> None:
 @skills_app.command()
 def show(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """One skill: what it says of itself, how it stands, and its text."""
-    from nanobot.skills.commands import state_of
+    from nanobot.skills.catalogue import state_of
     from nanobot.skills.reader import read_text
 
     snapshot = _Desk.of(ctx).snapshot()
-    standing = _standing(snapshot, name)
-    text = read_text(standing.skill.path)
+    status = _standing(snapshot, name)
+    text = read_text(status.skill.path)
     if as_json:
-        _print({**_shown(snapshot, standing), "text": text})
+        _print({**_shown(snapshot, status), "text": text})
         return
-    _echo(f"{standing.skill.path} ({standing.skill.source.value}): {state_of(standing)}\n")
+    _echo(f"{status.skill.path} ({status.skill.source.value}): {state_of(status)}\n")
     _echo(text)
 
 
@@ -112,7 +112,7 @@ def check(
 
     What a skill lacks on this machine and that its owner switched it off is shown, and no problem.
     """
-    from nanobot.skills.commands import in_place_of
+    from nanobot.skills.catalogue import in_place_of
     from nanobot.skills.install.package import lint
     from nanobot.skills.switches import BY_OWNER
 
@@ -120,15 +120,15 @@ def check(
     snapshot = desk.snapshot()
     problems: dict[str, list[str]] = {}
     states: dict[str, list[str]] = {}
-    for standing in snapshot.standings:
-        problems[standing.skill.name] = [*lint(standing.skill)]
-        states[standing.skill.name] = [
-            *(f"missing {need}" for need in standing.missing),
-            *in_place_of(standing),
+    for status in snapshot.statuses:
+        problems[status.skill.name] = [*lint(status.skill)]
+        states[status.skill.name] = [
+            *(f"missing {need}" for need in status.missing),
+            *in_place_of(status),
         ]
-        if standing.held_back:
-            kind = states if standing.held_back == BY_OWNER else problems
-            kind[standing.skill.name].append(f"off: {standing.held_back}")
+        if status.off_reason:
+            kind = states if status.off_reason == BY_OWNER else problems
+            kind[status.skill.name].append(f"off: {status.off_reason}")
     for broken in snapshot.broken:
         problems.setdefault(broken.name, []).append(f"broken: {broken.reason}")
     lock = desk.lock()
@@ -187,9 +187,9 @@ def deps(
     from nanobot.skills.install.deps import offers
 
     desk = _Desk.of(ctx)
-    standing = _standing(desk.snapshot(), name)
+    status = _standing(desk.snapshot(), name)
     found = offers(
-        standing.skill,
+        status.skill,
         platform=sys.platform,
         which=shutil.which,
         node_manager=desk.loaded.config.skills.install.node_manager,
@@ -198,9 +198,9 @@ def deps(
         shown = [
             {"label": one.label, "command": list(one.command), "url": one.url} for one in found
         ]
-        _print({"missing": list(standing.missing), "install": shown})
+        _print({"missing": list(status.missing), "install": shown})
         return
-    _echo(f"missing: {', '.join(standing.missing) or 'nothing'}")
+    _echo(f"missing: {', '.join(status.missing) or 'nothing'}")
     for offer in found:
         _echo(f"{offer.label}: {shlex.join(offer.command) or f'download {offer.url}'}")
     if not found:
@@ -420,7 +420,7 @@ def _confirm(candidate: Candidate, *, yes: bool, accept: bool, quiet: bool) -> N
     if not quiet:
         skill = candidate.skill
         _echo(f"{candidate.name} {candidate.version} from {candidate.source}", err=True)
-        _echo(f"  {skill.description}", err=True)
+        _echo(f"  {skill.manifest.description}", err=True)
         for path, file in sorted(candidate.bundle.items()):
             mark = " (executable)" if file.executable else ""
             _echo(f"  {path}, {len(file.data)} bytes{mark}", err=True)
@@ -440,29 +440,29 @@ def _agreed(question: str) -> bool:
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
-def _standing(snapshot: SkillsSnapshot, name: str) -> Standing:
-    for standing in snapshot.standings:
-        if standing.skill.name == name:
-            return standing
+def _standing(snapshot: SkillsSnapshot, name: str) -> SkillStatus:
+    for status in snapshot.statuses:
+        if status.skill.name == name:
+            return status
     for broken in snapshot.broken:
         if broken.name == name:
             raise SkillsError(f"{broken.path} is broken: {broken.reason}")
     raise SkillsError(f"there is no skill {name}; `nanobot skills list` shows all")
 
 
-def _shown(snapshot: SkillsSnapshot, standing: Standing) -> dict[str, Any]:
-    from nanobot.skills.commands import state_of
+def _shown(snapshot: SkillsSnapshot, status: SkillStatus) -> dict[str, Any]:
+    from nanobot.skills.catalogue import state_of
 
-    skill = standing.skill
+    skill = status.skill
     return {
         "name": skill.name,
-        "description": skill.description,
+        "description": skill.manifest.description,
         "source": skill.source.value,
         "path": str(skill.path),
-        "available": standing.is_eligible,
-        "state": state_of(standing),
-        "missing": list(standing.missing),
-        "always": standing.is_always,
+        "available": status.is_eligible,
+        "state": state_of(status),
+        "missing": list(status.missing),
+        "always": status.is_always,
         "tokens": snapshot.costs.get(skill.name, 0),
     }
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
-from nanobot.skills.eligibility import SkillBroken
+from nanobot.core.errors import NanobotError
 
 HEADER_MAX = 64 * 1024
 """The most bytes a frontmatter may have, fences included."""
@@ -28,6 +28,10 @@ _KEYS_MAX = 100
 
 _OPENING = re.compile(r"\A\ufeff?(?:[ \t]*\n)*---[ \t]*\n")
 _CLOSING = re.compile(r"^---[ \t]*(?:\n|\Z)", re.MULTILINE)
+
+
+class SkillBroken(NanobotError):
+    """A skill cannot be used as it is; the text is the reason, for whoever wrote it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nanobot.core.messages import Trust
@@ -35,7 +34,8 @@ class Off:
 OffSwitches = Mapping[str, Off]
 """The skills that are off, by the name of their folder; ``*`` stands for every one."""
 
-NOTHING_OFF: OffSwitches = MappingProxyType({})
+OffSource = Callable[[], OffSwitches]
+"""Where the loader asks what is off."""
 
 
 class SkillSwitches:
@@ -52,14 +52,14 @@ class SkillSwitches:
         self._roots = (Path(workspace) / "skills", *extra_dirs)
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: tuple[tuple[int, ...] | None, OffSwitches] = (None, NOTHING_OFF)
+        self._seen: tuple[tuple[int, ...] | None, OffSwitches] = (None, {})
 
     def off(self) -> OffSwitches:
         """The skills that are off now; costs one stat while nothing changes."""
         signature = self._signature()
         with self._lock:
             if signature is None or self._seen[0] != signature:
-                self._seen = (signature, self._read() if signature else NOTHING_OFF)
+                self._seen = (signature, self._read() if signature else {})
             return self._seen[1]
 
     def note_write(self, context: ToolContext, path: Path) -> None:
@@ -149,12 +149,3 @@ class SkillSwitches:
                 text = json.dumps(document, ensure_ascii=False, indent=2)
                 write_atomic(self._file, f"{text}\n".encode())
             return before is not None
-
-
-def nothing_off() -> OffSwitches:
-    """For a loader without a record."""
-    return NOTHING_OFF
-
-
-OffSource = Callable[[], OffSwitches]
-"""Where the loader asks what is off."""

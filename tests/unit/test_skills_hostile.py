@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.skills.eligibility import SkillBroken
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.install import install
 from nanobot.skills.install.bundle import read_archive
 from nanobot.skills.install.clawhub import Registry, RegistryError

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.core.errors import NanobotError, StoreCorrupt
-from nanobot.skills.eligibility import SkillBroken
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.install.bundle import Limits, read_archive, read_folder
 from nanobot.skills.install.clawhub import Registry, RegistryError
 from nanobot.skills.install.install import Installer, InstallError, address_of

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TypeAlias, cast
 
-from nanobot.skills.eligibility import SkillBroken
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.reader import SKILL_FILE
 
 _IGNORED = frozenset((".git", "__pycache__", "__MACOSX", ".DS_Store", "node_modules", ".venv"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nanobot.skills.eligibility import InstallKind, InstallSpec, Skill
+from nanobot.skills.manifest import InstallKind, InstallSpec
+from nanobot.skills.reader import Skill
 
 _NODE = {
     "npm": ("npm", "install", "-g", "--ignore-scripts"),
@@ -32,7 +33,7 @@ def offers(
 
     brew where there is one, else node, uv, go, whichever has its program here.
     """
-    specs = [spec for spec in skill.install if not spec.os or platform in spec.os]
+    specs = [spec for spec in skill.manifest.install if not spec.os or platform in spec.os]
     ranked = (
         (InstallKind.BREW, "brew"),
         (InstallKind.NODE, node_manager),

@@ -15,7 +15,7 @@ from pathlib import Path
 from nanobot.core.errors import NanobotError
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
-from nanobot.skills.eligibility import BrokenSkill, Skill, SkillBroken, Source
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.install.bundle import (
     Bundle,
     read_archive,
@@ -26,7 +26,7 @@ from nanobot.skills.install.bundle import (
 from nanobot.skills.install.clawhub import Registry
 from nanobot.skills.install.lock import Locked, SkillLock, hashes
 from nanobot.skills.install.scan import Finding, scan
-from nanobot.skills.reader import SKILL_FILE, read_skill
+from nanobot.skills.reader import SKILL_FILE, BrokenSkill, Skill, Source, read_skill
 from nanobot.store.home import builtin_skills_dir
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -204,8 +204,8 @@ class Installer:
             skill = read_skill(Source.WORKSPACE, probe, protected=())
             if isinstance(skill, BrokenSkill):
                 raise InstallError(f"{source}: {skill.reason}")
-            if NAME.fullmatch(skill.declared_name) and not source.startswith("registry:"):
-                name = skill.declared_name
+            if NAME.fullmatch(skill.manifest.name) and not source.startswith("registry:"):
+                name = skill.manifest.name
             if not NAME.fullmatch(name):
                 raise InstallError(f"{source}: {one_line(name, 80)!r} is no name for a folder")
             findings = scan(bundle)

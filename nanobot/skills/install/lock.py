@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.core.errors import StoreCorrupt
-from nanobot.skills.eligibility import SkillBroken
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.install.bundle import Bundle, read_folder
 from nanobot.store.files import locked, write_atomic
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nanobot.core.errors import NanobotError
-from nanobot.skills.eligibility import BrokenSkill, Skill, SkillBroken, Source
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.install.bundle import read_folder
-from nanobot.skills.reader import read_body, read_skill
+from nanobot.skills.reader import BrokenSkill, Skill, Source, read_body, read_skill
 from nanobot.store.files import write_atomic
 
 BODY_LINES = 500
@@ -36,7 +36,7 @@ def lint(skill: Skill) -> tuple[str, ...]:
         body = read_body(skill)
     except SkillBroken as error:
         return (str(error),)
-    found = list(skill.notes)
+    found = list(skill.manifest.notes)
     if not body:
         found.append("the body is empty")
     lines = body.count("\n") + 1
