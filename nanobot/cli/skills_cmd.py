@@ -1,4 +1,4 @@
-"""``nanobot skills``: what is there, what it costs, and installing more."""
+"""``nanobot skills``: list, check, make and install skills."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from nanobot.config.loader import LoadedConfig
     from nanobot.skills.eligibility import SkillsSnapshot, SkillStatus
     from nanobot.skills.install.clawhub import Registry
-    from nanobot.skills.install.install import Candidate, Installer
-    from nanobot.skills.install.lock import SkillLock
+    from nanobot.skills.install.install import Candidate, Installer, SkillLock
     from nanobot.skills.switches import SkillSwitches
 
 skills_app = typer.Typer(
@@ -50,7 +49,7 @@ _Name = Annotated[str, typer.Argument(help="The skill's name (of its folder).")]
 
 
 class SkillsError(NanobotError):
-    """What was asked of ``nanobot skills`` cannot be done."""
+    """A ``nanobot skills`` command cannot be carried out."""
 
 
 @skills_app.command(name="list")
@@ -58,7 +57,7 @@ def list_(ctx: typer.Context, as_json: _Json = False) -> None:
     """All skills: how each stands, and its tokens in every prompt."""
     from nanobot.skills.catalogue import section_tokens, state_of
 
-    snapshot = _Desk.of(ctx).snapshot()
+    snapshot = _Setup.of(ctx).snapshot()
     total = section_tokens(snapshot)
     if as_json:
         shown = [_shown(snapshot, status) for status in snapshot.statuses]
@@ -92,8 +91,8 @@ def show(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     from nanobot.skills.catalogue import state_of
     from nanobot.skills.reader import read_text
 
-    snapshot = _Desk.of(ctx).snapshot()
-    status = _standing(snapshot, name)
+    snapshot = _Setup.of(ctx).snapshot()
+    status = _status(snapshot, name)
     text = read_text(status.skill.path)
     if as_json:
         _print({**_shown(snapshot, status), "text": text})
@@ -116,8 +115,8 @@ def check(
     from nanobot.skills.install.package import lint
     from nanobot.skills.switches import BY_OWNER
 
-    desk = _Desk.of(ctx)
-    snapshot = desk.snapshot()
+    setup = _Setup.of(ctx)
+    snapshot = setup.snapshot()
     problems: dict[str, list[str]] = {}
     states: dict[str, list[str]] = {}
     for status in snapshot.statuses:
@@ -131,8 +130,8 @@ def check(
             kind[status.skill.name].append(f"off: {status.off_reason}")
     for broken in snapshot.broken:
         problems.setdefault(broken.name, []).append(f"broken: {broken.reason}")
-    lock = desk.lock()
-    for root in desk.roots():
+    lock = setup.lock()
+    for root in setup.roots():
         for installed in lock.installed(root):
             problems.setdefault(installed, []).extend(lock.changes(root, installed))
     if name and name not in problems:
@@ -157,7 +156,7 @@ def new(ctx: typer.Context, name: _Name, shared: _Shared = False, as_json: _Json
     """Make a skill to be filled in."""
     from nanobot.skills.install.package import new_skill
 
-    path = new_skill(name, _Desk.of(ctx).root(shared))
+    path = new_skill(name, _Setup.of(ctx).root(shared))
     _said({"path": str(path)}, str(path), as_json)
 
 
@@ -184,15 +183,15 @@ def deps(
     as_json: _Json = False,
 ) -> None:
     """What a skill lacks here and how it says to install it; runs nothing unasked."""
-    from nanobot.skills.install.deps import offers
+    from nanobot.skills.install.package import offers
 
-    desk = _Desk.of(ctx)
-    status = _standing(desk.snapshot(), name)
+    setup = _Setup.of(ctx)
+    status = _status(setup.snapshot(), name)
     found = offers(
         status.skill,
         platform=sys.platform,
         which=shutil.which,
-        node_manager=desk.loaded.config.skills.install.node_manager,
+        node_manager=setup.loaded.config.skills.install.node_manager,
     )
     if as_json:
         shown = [
@@ -225,12 +224,12 @@ def install(
     as_json: _Json = False,
 ) -> None:
     """Fetch a skill into quarantine, scan and show it, and install it if you say so."""
-    desk = _Desk.of(ctx)
-    installer = desk.installer()
+    setup = _Setup.of(ctx)
+    installer = setup.installer()
     candidate = installer.fetch(source)
     try:
         _confirm(candidate, yes=yes, accept=accept_findings, quiet=as_json)
-        target = installer.install(candidate, desk.root(shared))
+        target = installer.install(candidate, setup.root(shared))
     finally:
         installer.discard(candidate)
     shown = {"name": candidate.name, "path": str(target), "version": candidate.version}
@@ -252,11 +251,11 @@ def update(
 
     if bool(name) == every:
         raise SkillsError("name one skill, or say --all")
-    desk = _Desk.of(ctx)
-    installer, lock = desk.installer(), desk.lock()
+    setup = _Setup.of(ctx)
+    installer, lock = setup.installer(), setup.lock()
     places = [
         (root, key, locked)
-        for root in desk.roots()
+        for root in setup.roots()
         for key, locked in sorted(lock.installed(root).items())
         if every or key == name
     ]
@@ -293,10 +292,10 @@ def remove(
     as_json: _Json = False,
 ) -> None:
     """Take a skill away, after asking at a terminal; it is kept aside."""
-    desk = _Desk.of(ctx)
+    setup = _Setup.of(ctx)
     if not yes and sys.stdin.isatty() and not _agreed(f"Remove {name}?"):
         raise typer.Exit(1)
-    backup = desk.installer().remove(desk.root(shared), name)
+    backup = setup.installer().remove(setup.root(shared), name)
     _said({"name": name, "backup": str(backup)}, f"removed; it is kept in {backup}", as_json)
 
 
@@ -308,7 +307,7 @@ def search(
     as_json: _Json = False,
 ) -> None:
     """Search the registry."""
-    with _Desk.of(ctx).registry() as registry:
+    with _Setup.of(ctx).registry() as registry:
         found = registry.search(query, limit)
     if as_json:
         _print(
@@ -327,12 +326,12 @@ def search(
 @skills_app.command()
 def enable(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """Trust a skill and switch it on."""
-    desk = _Desk.of(ctx)
-    switches = desk.switches()
+    setup = _Setup.of(ctx)
+    switches = setup.switches()
     if name not in switches.off():
-        _standing(desk.snapshot(), name)
+        _status(setup.snapshot(), name)
     was_off = switches.enable(name)
-    entry = desk.loaded.config.skills.entries.get(name)
+    entry = setup.loaded.config.skills.entries.get(name)
     if entry is not None and not entry.enabled:
         raise SkillsError(
             "the configuration switches it off: "
@@ -345,21 +344,21 @@ def enable(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
 @skills_app.command()
 def disable(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """Switch a skill off, wherever it comes from."""
-    desk = _Desk.of(ctx)
-    _standing(desk.snapshot(), name)
-    desk.switches().disable(name)
+    setup = _Setup.of(ctx)
+    _status(setup.snapshot(), name)
+    setup.switches().disable(name)
     _said({"name": name, "changed": True}, f"{name} is off from the next turn", as_json)
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
-    """What the commands work with: one home and its configuration."""
+class _Setup:
+    """One home and its configuration."""
 
     cli: CliContext
     loaded: LoadedConfig
 
     @classmethod
-    def of(cls, ctx: typer.Context) -> _Desk:
+    def of(cls, ctx: typer.Context) -> _Setup:
         from nanobot.cli.setup import load
         from nanobot.logs import log_nowhere
 
@@ -394,7 +393,7 @@ class _Desk:
         ).snapshot()
 
     def lock(self) -> SkillLock:
-        from nanobot.skills.install.lock import SkillLock
+        from nanobot.skills.install.install import SkillLock
 
         return SkillLock(self.cli.home.skills_lock)
 
@@ -416,7 +415,7 @@ def _now() -> datetime:
 
 
 def _confirm(candidate: Candidate, *, yes: bool, accept: bool, quiet: bool) -> None:
-    """Show a candidate and have it agreed to; raises SkillsError when it is not."""
+    """Show a candidate and ask for consent; raises SkillsError without it."""
     if not quiet:
         skill = candidate.skill
         _echo(f"{candidate.name} {candidate.version} from {candidate.source}", err=True)
@@ -440,7 +439,7 @@ def _agreed(question: str) -> bool:
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
-def _standing(snapshot: SkillsSnapshot, name: str) -> SkillStatus:
+def _status(snapshot: SkillsSnapshot, name: str) -> SkillStatus:
     for status in snapshot.statuses:
         if status.skill.name == name:
             return status
@@ -475,7 +474,7 @@ def _said(value: dict[str, Any], text: str, as_json: bool) -> None:
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """Print what may hold the words of whoever wrote a skill, so that no terminal obeys them."""
+    """Print text that may come from a skill, without control characters."""
     typer.echo(printable(text), err=err)
 
 
