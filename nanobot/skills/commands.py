@@ -17,7 +17,7 @@ from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.reader import ALWAYS_MAX, Skill, read_body
 
 NAME_MAX = 32
-"""The most characters of a command (Telegram's Bot API, ``BotCommand.command``)."""
+"""Upper bound of characters in a command (Telegram's Bot API, ``BotCommand.command``)."""
 
 
 def sanitized(name: str) -> str:
@@ -30,8 +30,8 @@ def sanitized(name: str) -> str:
 def slash_commands(skills: Iterable[Skill], reserved: Iterable[str]) -> tuple[SlashCommand, ...]:
     """One command for each user-invocable skill, by command name.
 
-    Where two come to the same name, or one to a ``reserved`` name, a skill that bears the name
-    as it is keeps it, then the first by name; the others get ``_2``, ``_3`` and so on.
+    Of several skills with the same command name, the one whose own name it is keeps it, else the
+    first by name; the others, and those with a ``reserved`` name, get ``_2``, ``_3`` and so on.
     """
     taken = set(reserved)
     commands: list[SlashCommand] = []
@@ -56,7 +56,7 @@ RESERVED = frozenset(
         *("skills", "memory", "cron", "approve", "deny", "exit", "quit"),
     )
 )
-"""Command names that are the program's own; a skill of such a name gets a number behind it."""
+"""Names of nanobot's own commands; a skill of such a name gets a number behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class SkillCall:
     arguments: str
 
     def instruction(self) -> str:
-        """What the model reads instead of the typed line; raises SkillBroken if it is gone."""
+        """The text for the model in place of the typed line; raises SkillBroken if it is gone."""
         skill = self.command.skill
         body = read_body(skill)
         if len(body) > ALWAYS_MAX:
@@ -108,7 +108,7 @@ def skill_call(text: str, snapshot: SkillsSnapshot) -> SkillCall | None:
 
 
 def instruction_or_text(call: SkillCall | None, text: str) -> str:
-    """What a turn's model reads: the skill's instruction, else what was typed."""
+    """The user message for the model: the skill's instruction, else the typed text."""
     if call is None:
         return text
     try:

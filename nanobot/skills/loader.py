@@ -1,4 +1,4 @@
-"""The loader: finds the skills, keeps up with what changes on disk, and says how each stands."""
+"""SkillsLoader: finds the skills on disk, notices changes and checks their eligibility."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from nanobot.skills.switches import OffSource, OffSwitches
 from nanobot.store.home import builtin_skills_dir as shipped_skills_dir
 
 LOOKUP_INTERVAL = timedelta(minutes=1)
-"""How long a program found or missing on PATH is taken for granted while no skill changes."""
+"""How long the result of looking up programs is kept while no skill changes."""
 
-# Two writes within one tick of a file system's clock leave the same times behind (FAT: 2 s), so
-# what was written this recently is read again even though its stat is the same.
+# Two writes within one tick of a file system's clock (FAT: 2 s) have the same times, so a file
+# written this recently is read again even if its stat is the same.
 _CLOCK_TICK = timedelta(seconds=2)
 
 ALWAYS_TOTAL = 64_000
@@ -60,21 +60,22 @@ _Place: TypeAlias = tuple[int, str]
 
 
 _Stamp: TypeAlias = tuple[int, ...] | str
-"""What tells one state of a file from another, its time of change last; text: why there is none.
+"""The stat of a SKILL.md, its time of change last, or why there is none.
 
 A plain tuple, since a thousand are made and compared at each turn.
 """
 
 
 def _is_young(stamp: _Stamp, now: datetime) -> bool:
-    """Whether the file may change once more without its stamp doing so."""
+    """Whether the file could still change without a change of its stamp."""
     return not isinstance(stamp, str) and stamp[-1] / 1e9 > (now - _CLOCK_TICK).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    stamp: _Stamp
-    is_settled: bool
+    """The skill as read; ``stamp`` is None if it has to be read again at the next look."""
+
+    stamp: _Stamp | None
     result: Skill | BrokenSkill
 
 
@@ -233,13 +234,11 @@ class SkillsLoader:
         before = self._snapshot
         found = self._scanned()
         off = self._off_source()
-        stale = [
-            place
+        stale = {
+            place: stamp
             for place, stamp in found.items()
-            if (reading := self._readings.get(place)) is None
-            or not reading.is_settled
-            or reading.stamp != stamp
-        ]
+            if (reading := self._readings.get(place)) is None or reading.stamp != stamp
+        }
         is_unchanged = not stale and len(found) == len(self._readings) and off == self._off
         is_recent = abs(now - self._looked_up_at) < LOOKUP_INTERVAL
         if before is not None and is_unchanged and is_recent and not look_up:
@@ -247,11 +246,9 @@ class SkillsLoader:
         protected = self._protected() if stale else ()
         renewed = {
             place: _Reading(
-                found[place],
-                not _is_young(found[place], now),
-                self._read(place, found[place], protected),
+                None if _is_young(stamp, now) else stamp, self._read(place, stamp, protected)
             )
-            for place in stale
+            for place, stamp in stale.items()
         }
         self._readings = {place: renewed.get(place) or self._readings[place] for place in found}
         self._looked_up_at = now

@@ -1,4 +1,4 @@
-"""A skill in its folder: SKILL.md read within limits."""
+"""Reads a skill from its folder: SKILL.md within limits, through safe links only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which skills are off until the owner enables them: a record in the home, out of tools' reach."""
+"""The record of skills that are off until the owner enables them.
+
+The record lies in the home, where file tools cannot write.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ UNREADABLE = "{path} cannot be read, so it is not known what the owner trusts"
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """Why a skill is off. ``by_owner``: wherever it comes from; else only where tools can write."""
+    """Why a skill is off.
+
+    ``by_owner``: it is off in every folder; otherwise only in those that tools can write to.
+    """
 
     reason: str
     by_owner: bool
@@ -55,7 +61,7 @@ class SkillSwitches:
         self._seen: tuple[tuple[int, ...] | None, OffSwitches] = (None, {})
 
     def off(self) -> OffSwitches:
-        """The skills that are off now; costs one stat while nothing changes."""
+        """The skills that are off now; one stat if nothing has changed."""
         signature = self._signature()
         with self._lock:
             if signature is None or self._seen[0] != signature:
@@ -63,7 +69,7 @@ class SkillSwitches:
             return self._seen[1]
 
     def note_write(self, context: ToolContext, path: Path) -> None:
-        """Before a file tool writes the real ``path``: in a tainted turn its skill goes off."""
+        """Switch off the skill that holds the real ``path``, which a tainted turn is to write."""
         if context.trust is Trust.TRUSTED:
             return
         for name in self._skills_of(path):
@@ -83,7 +89,7 @@ class SkillSwitches:
         self._change(name, {"by": "owner", "at": self._clock().isoformat()})
 
     def enable(self, name: str) -> bool:
-        """Forget why a skill was off; False if it was not."""
+        """Switch a skill on again; False if it was not off."""
         return self._change(name, None)
 
     def _skills_of(self, path: Path) -> Iterator[str]:
