@@ -21,7 +21,7 @@ from nanobot.bus.bus import MessageBus
 from nanobot.cron.jobs import JobFile
 from nanobot.cron.service import CronService
 from nanobot.providers.litellm import LiteLLM
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from tests.fakes.skills import StillClock, write_skill
 

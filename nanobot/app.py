@@ -52,8 +52,9 @@ from nanobot.session.usage import UsageLog
 from nanobot.shell.background import BackgroundProcesses
 from nanobot.shell.commands import CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
-from nanobot.skills import SkillOverride, SkillsLoader
-from nanobot.skills.commands import RESERVED, skills_command
+from nanobot.skills.catalogue import skills_command
+from nanobot.skills.eligibility import SkillOverride, SkillsSettings
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.switches import OffSource, SkillSwitches
 from nanobot.store.database import Database
 from nanobot.store.home import Home, seed, workspace_templates_dir
@@ -417,19 +418,21 @@ def load_skills(
         )
         for name, entry in config.skills.entries.items()
     }
-    return SkillsLoader(
-        workspace,
+    settings = SkillsSettings(
         shared_dir=home.shared_skills,
         extra_dirs=config.skills.load.extra_dirs,
         entries=entries,
         allow_bundled=config.skills.allow_bundled,
         config=config.model_dump(by_alias=True) if entries else {},
-        environ=environ,
-        which=lambda program: sandbox.which(program, view),
         watch=config.skills.load.watch,
-        reserved_commands=RESERVED,
         cap=config.skills.catalogue_tokens,
         catalogue=home.skills_catalogue,
+    )
+    return SkillsLoader(
+        workspace,
+        settings=settings,
+        environ=environ,
+        which=lambda program: sandbox.which(program, view),
         off=off,
         clock=clock,
     )

@@ -25,8 +25,8 @@ from nanobot.session.entries import (
     result_draft,
 )
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsSnapshot
 from nanobot.skills.commands import SkillCall
+from nanobot.skills.eligibility import SkillsSnapshot
 from nanobot.tools.registry import ToolResult
 
 LAST_TURN = 1_000_000

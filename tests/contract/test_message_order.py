@@ -29,7 +29,7 @@ from nanobot.providers.models import Models
 from nanobot.providers.openai import TLS
 from nanobot.providers.quirks import Refusals
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures

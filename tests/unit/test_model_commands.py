@@ -21,7 +21,7 @@ from nanobot.providers.models import Models
 from nanobot.providers.openai import TLS
 from nanobot.session.log import SessionLog, SessionSettings
 from nanobot.session.usage import ModelCall, UsageLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.tools.registry import ToolRegistry
 

@@ -22,7 +22,7 @@ from nanobot.core.ports import ChosenModel
 from nanobot.providers.resilient import Candidate, Fallback, Outages
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures

@@ -28,7 +28,7 @@ from nanobot.core.events import Emit, ignore
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Origin, Role
 from nanobot.core.ports import ChosenModel
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
