@@ -310,7 +310,7 @@ class AgentLoop:
             asked_by = next(
                 entry.inbound_id for entry in reversed(entries) if entry.kind is EntryKind.ASSISTANT
             )
-            known = await tools.aftermath(call, asked_by)
+            known = await tools.recovered_call(call, asked_by)
             text = render.interrupted() if known is None else known
             drafts.append(_tool_draft(inbound, call, text, Trust.TRUSTED, ok=known is not None))
         return drafts

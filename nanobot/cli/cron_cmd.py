@@ -65,7 +65,7 @@ def add(
 ) -> None:
     """Add a job: a task for the assistant, or a reminder."""
     from nanobot.core.errors import JobError
-    from nanobot.cron.jobs import NOT_RUNNING, Payload, Wish, described
+    from nanobot.cron.jobs import NOT_RUNNING, Payload, ScheduleRequest, described
 
     cli: CliContext = context.obj
     if (channel is None) != (to is None):
@@ -82,7 +82,9 @@ def add(
     )
     now = datetime.now(UTC)
     try:
-        job = _edits(cli).add(secrets.token_hex(4), name, Wish(every, cron, at, tz), payload, now)
+        job = _edits(cli).add(
+            secrets.token_hex(4), name, ScheduleRequest(every, cron, at, tz), payload, now
+        )
     except JobError as error:
         text = str(error).replace("every_seconds", "--every").replace("cron_expr", "--cron")
         raise typer.BadParameter(text) from error

@@ -274,7 +274,7 @@ class JobFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ScheduleRequest:
     """When somebody wants a job to run, as they wrote it: exactly one of the first three."""
 
     every_seconds: int | None = None
@@ -348,12 +348,14 @@ class JobEdits:
 
     file: JobFile
 
-    def add(self, job_id: str, name: str, wish: Wish, payload: Payload, now: datetime) -> Job:
+    def add(
+        self, job_id: str, name: str, when: ScheduleRequest, payload: Payload, now: datetime
+    ) -> Job:
         """Add a job, checked; one with the same id is left as it is, and returned."""
         if not payload.message.strip():
             raise JobError("message is empty: say what to remind of or what to do.")
         stamp = milliseconds(now)
-        record = wish.record(now)
+        record = when.record(now)
         made = Job(
             id=job_id,
             name=name,
@@ -374,15 +376,15 @@ class JobEdits:
         job_id: str,
         now: datetime,
         *,
-        wish: Wish = Wish(),
+        when: ScheduleRequest = ScheduleRequest(),
         message: str | None = None,
         kind: str | None = None,
         enabled: bool | None = None,
     ) -> Job:
         """Change what is given of a job."""
         changes: dict[str, object] = {"updated_at_ms": milliseconds(now)}
-        if not wish.is_empty:
-            record = wish.record(now)
+        if not when.is_empty:
+            record = when.record(now)
             changes |= {"schedule": record, "delete_after_run": record.kind == "at"}
         if enabled is not None:
             changes["enabled"] = enabled

@@ -22,7 +22,7 @@ from nanobot.cron.jobs import (
     JobFile,
     Payload,
     Places,
-    Wish,
+    ScheduleRequest,
     described,
     find,
 )
@@ -86,7 +86,7 @@ class Cron(Tool[CronArguments]):
             raise ToolError(str(error)) from error
         return ToolOutput(text)
 
-    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+    async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
         job_id = _job_id(inbound_id, call_id)
         jobs = await asyncio.to_thread(self._jobs.file.load)
         if any(job.id == job_id for job in jobs):
@@ -95,13 +95,13 @@ class Cron(Tool[CronArguments]):
 
     def _act(self, args: CronArguments, context: ToolContext, places: Places) -> str:
         now = self._jobs.clock()
-        wish = Wish(args.every_seconds, args.cron_expr, args.at, args.tz)
+        when = ScheduleRequest(args.every_seconds, args.cron_expr, args.at, args.tz)
         match args.action:
             case "add":
                 job = self._edits.add(
                     _job_id(context.inbound_id, context.call_id),
                     "",
-                    wish,
+                    when,
                     _payload(args, context),
                     now,
                 )
@@ -121,7 +121,7 @@ class Cron(Tool[CronArguments]):
         if args.mode == "task" and not context.principal.is_owner:
             raise JobError("A guest's jobs are reminders: leave mode out.")
         kind = {None: None, "reminder": "reminder", "task": "agent_turn"}[args.mode]
-        job = self._edits.update(job_id, now, wish=wish, message=args.message, kind=kind)
+        job = self._edits.update(job_id, now, when=when, message=args.message, kind=kind)
         return f"Updated {described(job, now)}.{self._warning(job)}"
 
     def _warning(self, job: Job) -> str:

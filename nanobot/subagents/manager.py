@@ -229,7 +229,7 @@ class Spawn(Tool[SpawnArguments]):
             "go on with other work, or end your turn and say what you have begun."
         )
 
-    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+    async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
         if await self._subagents.was_sent(inbound_id, call_id):
             return "The subagent was sent, just before a restart; its report will come."
         return "No subagent was sent: a restart came first. Call again if it is still wanted."

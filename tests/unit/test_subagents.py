@@ -176,7 +176,7 @@ async def test_a_guest_sends_none(bench: Bench, tmp_path: Path) -> None:
 async def test_the_same_call_sends_one_and_a_restart_knows_of_it(bench: Bench) -> None:
     await bench.bus.post(PARENT)
     tool = Spawn(bench.manager)
-    before = await tool.aftermath("p", "c")
+    before = await tool.recovered_call("p", "c")
 
     await bench.send()
     await bench.send()
@@ -184,7 +184,7 @@ async def test_the_same_call_sends_one_and_a_restart_knows_of_it(bench: Bench) -
     assert await bench.open() == ["label c"]
     assert before is not None
     assert before.startswith("No subagent was sent")
-    assert await tool.aftermath("p", "c") == (
+    assert await tool.recovered_call("p", "c") == (
         "The subagent was sent, just before a restart; its report will come."
     )
 

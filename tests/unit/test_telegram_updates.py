@@ -180,7 +180,7 @@ def test_a_thread_id_that_is_no_topic_is_no_thread() -> None:
     assert isinstance(read, InboundMessage) and read.thread_id is None
 
 
-# --- wording -------------------------------------------------------------------------------------
+# --- message text --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

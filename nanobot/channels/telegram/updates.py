@@ -147,7 +147,7 @@ class Content(_Object):
 
     @property
     def is_from_elsewhere(self) -> bool:
-        """Whether the words are not those of whoever sent the message."""
+        """Whether somebody other than the sender wrote the text."""
         return self.forward_origin is not None or self.via_bot is not None
 
 
@@ -236,25 +236,27 @@ _SERVICE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
-    """A message in words; ``is_from_elsewhere``: some of them are not the sender's own."""
+class MessageText:
+    """A message as text; ``is_from_elsewhere``: somebody else wrote part of it."""
 
     text: str
     is_from_elsewhere: bool
 
 
-def wording(message: Message, bot_id: int) -> Wording | None:
-    """What a message says; None when the platform says it and not a person."""
+def message_text(message: Message, bot_id: int) -> MessageText | None:
+    """The text for the model; None for a service message, which no person wrote."""
     body = _body(message)
     if body is None:
         return None
     if message.forward_origin is not None:
-        return Wording(f"[Forwarded from {message.forward_origin.name}]\n{body}", True)
+        return MessageText(f"[Forwarded from {message.forward_origin.name}]\n{body}", True)
     # A line before it would hide a command.
     quote = None if body.startswith("/") else _quote(message, bot_id)
     if quote is None:
-        return Wording(body, message.is_from_elsewhere)
-    return Wording(f"{quote.text}\n{body}", message.is_from_elsewhere or quote.is_from_elsewhere)
+        return MessageText(body, message.is_from_elsewhere)
+    return MessageText(
+        f"{quote.text}\n{body}", message.is_from_elsewhere or quote.is_from_elsewhere
+    )
 
 
 def _body(message: Content) -> str | None:
@@ -286,14 +288,14 @@ def _note(message: Content) -> str | None:
     return None if kinds & _SERVICE else _UNKNOWN
 
 
-def _quote(message: Message, bot_id: int) -> Wording | None:
+def _quote(message: Message, bot_id: int) -> MessageText | None:
     """A line with what a message replies to."""
     replied = message.reply_to_message
     if replied is None:
         if message.quote is None:
             return None
         text = one_line(message.quote.text, LONGEST_QUOTE)
-        return Wording(f'[Replying to a message from elsewhere: "{text}"]', True)
+        return MessageText(f'[Replying to a message from elsewhere: "{text}"]', True)
     words = message.quote.text if message.quote is not None else replied.text or replied.caption
     if not words:
         note = _note(replied)
@@ -302,7 +304,7 @@ def _quote(message: Message, bot_id: int) -> Wording | None:
             return None
         words = note.partition(":")[0]
     author, is_known = _author(replied, message, bot_id)
-    return Wording(
+    return MessageText(
         f'[Replying to {author}: "{one_line(words, LONGEST_QUOTE)}"]',
         replied.is_from_elsewhere or not is_known,
     )
@@ -378,7 +380,7 @@ class Reader:
 
     def _inbound(self, number: int, raw: Mapping[str, Any], role: Role) -> InboundMessage | None:
         message = Message.model_validate(raw)
-        words = wording(message, self._me.id)
+        words = message_text(message, self._me.id)
         if words is None:
             return None
         return InboundMessage(
