@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated, Any, TypeAlias
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 from loguru import logger
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
 from nanobot.bus.bus import Poison
 from nanobot.channels.text import cleaned
-from nanobot.core.messages import InboundMessage, Role, Trust
+from nanobot.core.messages import InboundMessage, Trust
+from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.safety.gate import Gate
 
@@ -178,7 +178,7 @@ class Message(Content):
 
 LONGEST_QUOTE = 500
 
-# In the order in which they are looked for: an animation carries a document, too.
+# The order matters: an animation carries a document, too.
 _UNSUPPORTED = {
     "photo": "photo: pictures are not supported yet",
     "voice": "voice message: it cannot be listened to yet",
@@ -197,42 +197,17 @@ _UNSUPPORTED = {
 }
 _UNKNOWN = "a message of a kind that is not supported yet"
 
-# What the platform says in a private chat by itself; nobody waits for an answer to it.
-_SERVICE = frozenset(
-    {
-        "boost_added",
-        "chat_background_set",
-        "chat_shared",
-        "checklist_tasks_added",
-        "checklist_tasks_done",
-        "connected_website",
-        "forum_topic_closed",
-        "forum_topic_created",
-        "forum_topic_edited",
-        "forum_topic_reopened",
-        "gift",
-        "gift_upgrade_sent",
-        "giveaway",
-        "giveaway_completed",
-        "giveaway_created",
-        "giveaway_winners",
-        "message_auto_delete_timer_changed",
-        "passport_data",
-        "pinned_message",
-        "proximity_alert_triggered",
-        "refunded_payment",
-        "successful_payment",
-        "suggested_post_approval_failed",
-        "suggested_post_approved",
-        "suggested_post_declined",
-        "suggested_post_paid",
-        "suggested_post_refunded",
-        "unique_gift",
-        "users_shared",
-        "web_app_data",
-        "write_access_allowed",
-    }
-)
+# Service messages of a private chat; nobody waits for an answer to one.
+_SERVICE_KINDS = """
+    boost_added chat_background_set chat_shared checklist_tasks_added checklist_tasks_done
+    connected_website forum_topic_closed forum_topic_created forum_topic_edited
+    forum_topic_reopened gift gift_upgrade_sent giveaway giveaway_completed giveaway_created
+    giveaway_winners message_auto_delete_timer_changed passport_data pinned_message
+    proximity_alert_triggered refunded_payment successful_payment suggested_post_approval_failed
+    suggested_post_approved suggested_post_declined suggested_post_paid suggested_post_refunded
+    unique_gift users_shared web_app_data write_access_allowed
+"""
+_SERVICE = frozenset(_SERVICE_KINDS.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,25 +303,20 @@ CHANNEL = "telegram"
 ALLOWED_UPDATES = ("message",)
 """What the server is asked for; updates queued before it was asked may be of any kind."""
 
-TurnedAway: TypeAlias = Callable[[str, str], None]
-"""Hears the id and the username of a stranger who wrote in a private chat."""
-
-
-@dataclass(frozen=True, slots=True)
-class Me:
-    """The bot itself, as ``getMe`` names it."""
-
-    id: int
-    username: str
+QUIET = timedelta(hours=1)
+"""How long the log says nothing more of a sender who is not on the allow list."""
+REMEMBERED = 1000
+"""Unknown senders whose last line in the log is remembered."""
 
 
 class Reader:
-    """Reads the updates of one bot."""
+    """Reads the updates of one bot; logs each unknown sender at most once an hour."""
 
-    def __init__(self, me: Me, gate: Gate, turned_away: TurnedAway) -> None:
-        self._me = me
+    def __init__(self, bot_id: int, gate: Gate, clock: Clock) -> None:
+        self._bot_id = bot_id
         self._gate = gate
-        self._turned_away = turned_away
+        self._clock = clock
+        self._unknown: dict[int, tuple[datetime, int]] = {}
 
     def read(self, entry: object) -> InboundMessage | Poison | None:
         """An inbound, or the entry kept raw if it is malformed, or None for what is not served."""
@@ -368,35 +338,49 @@ class Reader:
 
     def _read(self, entry: object) -> InboundMessage | None:
         update = Update.model_validate(entry)
-        raw = update.message
-        if raw is None or Address.model_validate(raw).chat.type != "private":
+        if update.message is None or Address.model_validate(update.message).chat.type != "private":
             return None
-        sender = Envelope.model_validate(raw).sender
+        sender = Envelope.model_validate(update.message).sender
         role = self._gate.role_of(str(sender.id), sender.username)
         if role is None:
-            self._turned_away(str(sender.id), sender.username)
+            self._log_unknown(sender)
             return None
-        return self._inbound(update.update_id, raw, role)
-
-    def _inbound(self, number: int, raw: Mapping[str, Any], role: Role) -> InboundMessage | None:
-        message = Message.model_validate(raw)
-        words = message_text(message, self._me.id)
-        if words is None:
+        message = Message.model_validate(update.message)
+        said = message_text(message, self._bot_id)
+        if said is None:
             return None
         return InboundMessage(
             CHANNEL,
-            str(message.sender.id),
+            str(sender.id),
             str(message.chat.id),
-            words.text,
-            id=f"{CHANNEL}:{self._me.id}:{number}",
+            said.text,
+            id=f"{CHANNEL}:{self._bot_id}:{update.update_id}",
             thread_id=None if message.topic is None else str(message.topic),
             message_id=str(message.message_id),
-            sender_name=message.sender.name,
-            username=message.sender.username,
+            sender_name=sender.name,
+            username=sender.username,
             sent_at=datetime.fromtimestamp(message.date, UTC),
             role=role,
-            trust=Trust.UNTRUSTED if words.is_from_elsewhere else Trust.TRUSTED,
+            trust=Trust.UNTRUSTED if said.is_from_elsewhere else Trust.TRUSTED,
         )
+
+    def _log_unknown(self, sender: User) -> None:
+        now = self._clock()
+        since, count = self._unknown.pop(sender.id, (None, 0))
+        count += 1
+        if since is None or now - since >= QUIET:
+            logger.info(
+                "telegram: ignored a stranger, id {}{} ({} message{}); "
+                "to let them in, add the id to channels.telegram.allowFrom",
+                sender.id,
+                f" @{one_line(sender.username, 32)}" if sender.username else "",
+                count,
+                "" if count == 1 else "s",
+            )
+            since, count = now, 0
+        self._unknown[sender.id] = (since, count)
+        if len(self._unknown) > REMEMBERED:
+            del self._unknown[next(iter(self._unknown))]
 
     def _poison(self, entry: object, error: str) -> Poison:
         raw = json.dumps(entry)
@@ -405,7 +389,7 @@ class Reader:
             name = f"unreadable:{hashlib.sha256(raw.encode()).hexdigest()[:16]}"
         else:
             name = str(number)
-        return Poison(f"{CHANNEL}:{self._me.id}:{name}", CHANNEL, raw, error)
+        return Poison(f"{CHANNEL}:{self._bot_id}:{name}", CHANNEL, raw, error)
 
 
 def update_id(entry: object) -> int | None:
