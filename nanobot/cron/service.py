@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
 from loguru import logger
 
+from nanobot.bus.bus import MessageBus
 from nanobot.core.errors import JobError, StoreError
 from nanobot.core.messages import (
     AnswerRule,
@@ -40,20 +40,6 @@ Tell: TypeAlias = Callable[[str, str], Awaitable[None]]
 """``tell(id, text)`` tells the owner, once an id."""
 
 
-class Bus(Protocol):
-    """What the service needs of the message bus."""
-
-    async def put(
-        self,
-        posts: Sequence[InboundMessage],
-        outbounds: Sequence[OutboundMessage],
-        *,
-        when: Callable[[sqlite3.Connection], bool],
-    ) -> bool: ...
-
-    async def last_chat(self, served: frozenset[str]) -> AnswerRule | None: ...
-
-
 class CronService:
     """Keeps each job's next due time and posts its run when that has come.
 
@@ -67,7 +53,7 @@ class CronService:
         self,
         file: JobFile,
         database: Database,
-        bus: Bus,
+        bus: MessageBus,
         clock: Clock,
         *,
         served: frozenset[str],

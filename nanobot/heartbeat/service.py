@@ -5,25 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from loguru import logger
 
+from nanobot.bus.bus import MessageBus
 from nanobot.config.schema import HeartbeatConfig
 from nanobot.core.errors import StoreError
-from nanobot.core.messages import (
-    AnswerKind,
-    AnswerRule,
-    InboundMessage,
-    Origin,
-    OutboundMessage,
-    Role,
-)
+from nanobot.core.messages import AnswerKind, InboundMessage, Origin, Role
 from nanobot.core.ports import Clock
 from nanobot.prompts import render
 from nanobot.prompts.excerpt import FILE_CAP, excerpt
@@ -50,20 +43,6 @@ KEPT_BEATS = 3
 """Former heartbeats that a heartbeat's turn still sees."""
 
 
-class Bus(Protocol):
-    """What the service needs of the message bus."""
-
-    async def put(
-        self,
-        posts: Sequence[InboundMessage],
-        outbounds: Sequence[OutboundMessage],
-        *,
-        when: Callable[[sqlite3.Connection], bool],
-    ) -> bool: ...
-
-    async def last_chat(self, served: frozenset[str]) -> AnswerRule | None: ...
-
-
 class HeartbeatService:
     """Looks at the file in each interval; ``may_begin`` says in a transaction if a turn may.
 
@@ -74,7 +53,7 @@ class HeartbeatService:
         self,
         settings: HeartbeatConfig,
         file: Path,
-        bus: Bus,
+        bus: MessageBus,
         clock: Clock,
         may_begin: Callable[[sqlite3.Connection], bool],
         served: frozenset[str],
