@@ -37,37 +37,21 @@ _GRAPHEME_REACH = 128
 
 
 class EntityKind(StrEnum):
-    """The Bot API's ``MessageEntity.type`` of each formatting we make."""
+    """Formatting, by the Bot API's ``MessageEntity.type``; the outer kinds come first."""
 
+    BLOCKQUOTE = "blockquote"
+    EXPANDABLE_BLOCKQUOTE = "expandable_blockquote"
+    PRE = "pre"
+    TEXT_LINK = "text_link"
+    SPOILER = "spoiler"
     BOLD = "bold"
     ITALIC = "italic"
     UNDERLINE = "underline"
     STRIKETHROUGH = "strikethrough"
-    SPOILER = "spoiler"
     CODE = "code"
-    PRE = "pre"
-    TEXT_LINK = "text_link"
-    BLOCKQUOTE = "blockquote"
-    EXPANDABLE_BLOCKQUOTE = "expandable_blockquote"
 
 
-_RANK = {
-    kind: rank
-    for rank, kind in enumerate(
-        (
-            EntityKind.BLOCKQUOTE,
-            EntityKind.EXPANDABLE_BLOCKQUOTE,
-            EntityKind.PRE,
-            EntityKind.TEXT_LINK,
-            EntityKind.SPOILER,
-            EntityKind.BOLD,
-            EntityKind.ITALIC,
-            EntityKind.UNDERLINE,
-            EntityKind.STRIKETHROUGH,
-            EntityKind.CODE,
-        )
-    )
-}
+_RANK = {kind: rank for rank, kind in enumerate(EntityKind)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +349,7 @@ class _Splitter:
         return self._text.rfind("\n", low, high + 1)
 
     def _last_word(self, low: int, high: int) -> int:
-        return max(self._text.rfind(" ", low, high + 1), self._text.rfind("\n", low, high + 1))
+        return max(self._text.rfind(" ", low, high + 1), self._last_line(low, high))
 
     def _last_sentence(self, low: int, high: int) -> int:
         wide = max(self._text.rfind(end, low - 1, high) for end in _WIDE_SENTENCE_ENDS) + 1
