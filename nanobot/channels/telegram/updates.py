@@ -18,7 +18,18 @@ from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.safety.gate import Gate
 
+CHANNEL = "telegram"
+
+ALLOWED_UPDATES = ("message",)
+"""What the server is asked for; updates queued before it was asked may be of any kind."""
+
+QUIET = timedelta(hours=1)
+"""How long the log says nothing more of a sender who is not on the allow list."""
+REMEMBERED = 1000
+"""Unknown senders whose last line in the log is remembered."""
+
 LONGEST_NAME = 64
+LONGEST_QUOTE = 500
 
 
 def _cleaned(value: object) -> object:
@@ -30,12 +41,12 @@ Text = Annotated[str, BeforeValidator(_cleaned)]
 
 
 class _Object(BaseModel):
+    """A Bot API object, as far as it is read; the classes have the API's names."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 class User(_Object):
-    """``User``."""
-
     id: StrictInt
     first_name: Text = ""
     last_name: Text = ""
@@ -47,15 +58,13 @@ class User(_Object):
 
 
 class Chat(_Object):
-    """``Chat``."""
-
     id: StrictInt
     type: str
     title: Text = ""
 
 
 class Update(_Object):
-    """``Update``; the message stays raw until its sender is let in."""
+    """The message stays raw until its sender is let in."""
 
     update_id: StrictInt = Field(ge=0, lt=2**63)
     message: dict[str, Any] | None = None
@@ -73,8 +82,8 @@ class Envelope(Address):
     sender: User = Field(alias="from")
 
 
-class Origin(_Object):
-    """``MessageOrigin``; one of the fields names whoever wrote the original."""
+class MessageOrigin(_Object):
+    """Where a forwarded message comes from; one of the fields names its author."""
 
     sender_user: User | None = None
     sender_user_name: Text = ""
@@ -89,14 +98,10 @@ class Origin(_Object):
 
 
 class Sticker(_Object):
-    """``Sticker``."""
-
     emoji: Text = ""
 
 
 class Location(_Object):
-    """``Location``."""
-
     latitude: float
     longitude: float
 
@@ -105,29 +110,25 @@ class Location(_Object):
 
 
 class Venue(_Object):
-    """``Venue``."""
-
     location: Location
     title: Text
     address: Text
 
 
 class Contact(_Object):
-    """``Contact``."""
-
     phone_number: Text
     first_name: Text = ""
     last_name: Text = ""
 
 
 class TextQuote(_Object):
-    """``TextQuote``: the part of a message that a reply is about."""
+    """The part of a message that a reply is about."""
 
     text: Text
 
 
 class Content(_Object):
-    """Of a ``Message``: what it says."""
+    """Of a ``Message``: what it says. Its fields, also the unknown ones, tell its kind."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -137,13 +138,8 @@ class Content(_Object):
     location: Location | None = None
     venue: Venue | None = None
     contact: Contact | None = None
-    forward_origin: Origin | None = None
+    forward_origin: MessageOrigin | None = None
     via_bot: User | None = None
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """The names of all fields the message has; its kind of content is one of them."""
-        return frozenset(self.model_fields_set | (self.model_extra or {}).keys())
 
     @property
     def is_from_elsewhere(self) -> bool:
@@ -151,32 +147,23 @@ class Content(_Object):
         return self.forward_origin is not None or self.via_bot is not None
 
 
-class Replied(Content):
+class RepliedMessage(Content):
     """A ``Message`` that another one replies to."""
 
     message_id: StrictInt
     sender: User | None = Field(default=None, alias="from")
 
 
-class Message(Content):
-    """A ``Message`` in a private chat."""
+class Message(Envelope, Content):
+    """A message in a private chat."""
 
     message_id: StrictInt
-    chat: Chat
-    sender: User = Field(alias="from")
     date: StrictInt = Field(ge=0, lt=2**35)
     quote: TextQuote | None = None
-    reply_to_message: Replied | None = None
+    reply_to_message: RepliedMessage | None = None
     message_thread_id: StrictInt | None = None
     is_topic_message: bool = False
 
-    @property
-    def topic(self) -> int | None:
-        """The topic of the chat that the message is in."""
-        return self.message_thread_id if self.is_topic_message else None
-
-
-LONGEST_QUOTE = 500
 
 # The order matters: an animation carries a document, too.
 _UNSUPPORTED = {
@@ -256,7 +243,7 @@ def _note(message: Content) -> str | None:
         contact = message.contact
         name = f"{contact.first_name} {contact.last_name}".strip()
         return f"contact: {one_line(f'{name}, {contact.phone_number}')}"
-    kinds = message.kinds
+    kinds = message.model_fields_set | (message.model_extra or {}).keys()
     for kind, note in _UNSUPPORTED.items():
         if kind in kinds:
             return note
@@ -285,7 +272,7 @@ def _quote(message: Message, bot_id: int) -> MessageText | None:
     )
 
 
-def _author(replied: Replied, message: Message, bot_id: int) -> tuple[str, bool]:
+def _author(replied: RepliedMessage, message: Message, bot_id: int) -> tuple[str, bool]:
     """Whose message is replied to, and whether it is one of the two who talk."""
     if replied.forward_origin is not None:
         return f"a message forwarded from {replied.forward_origin.name}", False
@@ -296,17 +283,6 @@ def _author(replied: Replied, message: Message, bot_id: int) -> tuple[str, bool]
     if replied.sender.id == message.sender.id:
         return "their own message", True
     return f"a message of {replied.sender.name}", False
-
-
-CHANNEL = "telegram"
-
-ALLOWED_UPDATES = ("message",)
-"""What the server is asked for; updates queued before it was asked may be of any kind."""
-
-QUIET = timedelta(hours=1)
-"""How long the log says nothing more of a sender who is not on the allow list."""
-REMEMBERED = 1000
-"""Unknown senders whose last line in the log is remembered."""
 
 
 class Reader:
@@ -349,13 +325,14 @@ class Reader:
         said = message_text(message, self._bot_id)
         if said is None:
             return None
+        thread = message.message_thread_id if message.is_topic_message else None
         return InboundMessage(
             CHANNEL,
             str(sender.id),
             str(message.chat.id),
             said.text,
             id=f"{CHANNEL}:{self._bot_id}:{update.update_id}",
-            thread_id=None if message.topic is None else str(message.topic),
+            thread_id=None if thread is None else str(thread),
             message_id=str(message.message_id),
             sender_name=sender.name,
             username=sender.username,
