@@ -33,7 +33,7 @@ def _group() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChannelRow:
-    """A channel as configured and as the gateway reports it; ``connected`` None: nobody says."""
+    """A channel as configured and as the gateway reports it; ``connected`` None: not reported."""
 
     name: str
     enabled: bool
@@ -43,7 +43,7 @@ class ChannelRow:
     error_at: str
 
     def sentence(self) -> str:
-        """The row in words, with what to do where something is to be done."""
+        """The row as a sentence, with the command that switches a disabled channel on."""
         if not self.enabled and self.connected is None:
             return f"off: `nanobot config set channels.{self.name}.enabled true` switches it on"
         if self.connected is None:
@@ -54,7 +54,7 @@ class ChannelRow:
         return f"{state}; last error{self._when()}: {self.last_error}" if self.last_error else state
 
     def document(self) -> dict[str, Any]:
-        """The row as JSON has it."""
+        """The row for ``--json``."""
         return {
             "name": self.name,
             "enabled": self.enabled,
@@ -136,7 +136,7 @@ def _local(moment: Any) -> str:
 
 
 def _table(rows: Iterable[ChannelRow]) -> list[str]:
-    """Aligned columns under their headings; the last one may be long."""
+    """Aligned columns under their headings."""
     words = {True: "yes", False: "no", None: "-"}
     cells = [("CHANNEL", "ENABLED", "CONNECTED", "DETAIL", "LAST ERROR")]
     for row in rows:

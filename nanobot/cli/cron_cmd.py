@@ -1,4 +1,4 @@
-"""``nanobot cron``: the jobs of this home, whether a gateway runs or not."""
+"""``nanobot cron``: list and change the jobs, with or without a running gateway."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _next_runs(job: Any, now: datetime) -> list[str]:
 
 
 def _stored(cli: CliContext) -> tuple[dict[str, dict[str, Any]], Any]:
-    """The last run of each job and where jobs deliver to, from the state database, untouched."""
+    """The last run of each job and where jobs deliver to; reads the state database only."""
     import sqlite3
     from dataclasses import asdict
 

@@ -405,7 +405,7 @@ class JobFile:
 
 
 def find(jobs: Jobs, job_id: str) -> Job:
-    """The job of this id; raises JobError naming those there are."""
+    """The job with this id; raises JobError that names the existing ones."""
     for job in jobs:
         if job.id == job_id:
             return job

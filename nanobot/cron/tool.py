@@ -1,4 +1,4 @@
-"""The cron tool and the /cron command."""
+"""The cron tool and the ``/cron`` command."""
 
 from __future__ import annotations
 

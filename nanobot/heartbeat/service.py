@@ -1,4 +1,4 @@
-"""HeartbeatService: posts a turn for HEARTBEAT.md when it has content."""
+"""HeartbeatService: posts a turn in each interval in which HEARTBEAT.md has tasks."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def has_tasks(text: str) -> bool:
 
 SESSION = "heartbeat"
 KEPT_BEATS = 3
-"""Former heartbeats that a heartbeat's turn still sees."""
+"""Earlier heartbeats that a heartbeat's turn still sees."""
 
 
 class HeartbeatService:
-    """Looks at the file in each interval; ``may_begin`` says in a transaction if a turn may.
+    """Reads the file in each interval; ``may_begin`` decides within the posting transaction.
 
-    No turn begins before the owner has a chat, on one of the ``served`` channels, to be told in.
+    No turn begins before the owner has a chat on one of the ``served`` channels.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class HeartbeatService:
         self._served = served
 
     async def run(self) -> None:
-        """Look in each interval until cancelled; the first look is at the end of this one."""
+        """Beat at the end of each interval, until cancelled."""
         while self._settings.enabled:
             interval = self._settings.interval_s
             await asyncio.sleep(interval - self._clock().timestamp() % interval)
             try:
                 await self.beat()
             except (StoreError, OSError) as error:
-                logger.error("the heartbeat is left out this time: {}", error)
+                logger.error("this heartbeat is skipped: {}", error)
         await asyncio.Event().wait()
 
     async def beat(self) -> bool:

@@ -365,7 +365,7 @@ async def test_status_tells_how_far_each_is(bench: Bench) -> None:
     emits[0](ToolFinished("1", "exec", True, 1.0))
     bench.now[0] += timedelta(minutes=3)
 
-    lines = await bench.manager.in_words(PARENT.session_key)
+    lines = await bench.manager.status_lines(PARENT.session_key)
 
     assert lines == [
         "- “label a”, since 3 min: thinks, after 1 tool calls",
