@@ -51,7 +51,10 @@ class ChannelRow:
         state = "connected" if self.connected else "not connected"
         state += f" ({self.detail})" if self.detail else ""
         state += "" if self.enabled else "; off from the gateway's next start on"
-        return f"{state}; last error{self._when()}: {self.last_error}" if self.last_error else state
+        if not self.last_error:
+            return state
+        when = f" ({self.error_at})" if self.error_at else ""
+        return f"{state}; last error{when}: {self.last_error}"
 
     def document(self) -> dict[str, Any]:
         """The row for ``--json``."""
@@ -63,9 +66,6 @@ class ChannelRow:
             "lastError": self.last_error,
             "errorAt": self.error_at or None,
         }
-
-    def _when(self) -> str:
-        return f" ({self.error_at})" if self.error_at else ""
 
 
 @channels_app.command(name="status")
@@ -114,12 +114,12 @@ def channel_rows(
 
 
 def _row(name: str, *, is_enabled: bool, said: Mapping[str, Any] | None) -> ChannelRow:
-    if said is None:
-        return ChannelRow(name, is_enabled, None, "", "", "")
+    connected = None if said is None else bool(said.get("connected"))
+    said = said or {}
     return ChannelRow(
         name,
         is_enabled,
-        bool(said.get("connected")),
+        connected,
         _clean(said.get("detail")),
         _clean(said.get("lastError")),
         _local(said.get("errorAt")),
