@@ -282,7 +282,7 @@ async def open_app(
             usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,
-            subagents=subagents.in_words,
+            subagents=subagents.status_lines,
             meter=meter,
             renewed=context.forget,
         ).table(

@@ -102,7 +102,7 @@ async def recovered_calls(
         asked_by = next(
             entry.inbound_id for entry in reversed(entries) if entry.kind is EntryKind.ASSISTANT
         )
-        known = await profile.tools.aftermath(call, asked_by)
+        known = await profile.tools.recovered_call(call, asked_by)
         text = render.interrupted() if known is None else known
         drafts.append(result_draft(inbound, call, text, ToolOutput(text), ok=known is not None))
     return drafts

@@ -1,4 +1,4 @@
-"""The spawn tool and SubagentManager: posts subagents' tasks and follows them."""
+"""Subagents: the spawn tool, and SubagentManager, which posts their tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROFILE = "subagent"
 MAX_OPEN = 20
 """Subagents of one session that may wait or run at a time."""
 MAX_GENERATION = 3
-"""How many reports in a row may send further subagents before a person has to ask for it."""
+"""How many generations of subagents may spawn each other before a person has to ask."""
 _LABEL_LENGTH = 40
 
 
@@ -70,10 +70,10 @@ class _Progress:
 
 
 class SubagentManager:
-    """Sends subagents; it runs nothing itself.
+    """Posts subagents' tasks and keeps track of their progress.
 
-    A subagent is the inbound ``subagent:<id>`` in a session of the same name. The inbox has it
-    worked on, and its report is posted with the transaction that settles it.
+    A subagent is the inbound ``subagent:<id>`` in a session of the same name. It runs as any other
+    inbound does; the transaction that settles it posts its report.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SubagentManager:
     ) -> OpenTask:
         """Post a task for the turn of ``inbound_id``; raises ToolError when it may not have more.
 
-        It inherits that turn's principal and place, and ``trust``. The same call posts it once.
+        The task inherits the turn's principal and place. Repeating a call posts nothing.
         """
         sender = await self._bus.inbox.find(inbound_id)
         if sender is None:
@@ -140,7 +140,7 @@ class SubagentManager:
         try:
             await asyncio.shield(posting)
         except asyncio.CancelledError:
-            # Who stops the turn stops its subagents next, and has to find this one.
+            # A stop of the turn stops its subagents next, and has to find this one.
             await asyncio.wait({posting})
             raise
         return OpenTask(posted, parent, self._clock())
@@ -149,23 +149,23 @@ class SubagentManager:
         """Whether the task of this call was ever posted."""
         return await self._bus.inbox.find(subagent_id(inbound_id, call_id)) is not None
 
-    async def in_words(self, session: str) -> list[str]:
-        """The subagents of a session that are not done, a line each, for ``/status``."""
+    async def status_lines(self, session: str) -> list[str]:
+        """A line for ``/status`` on each open subagent of a session."""
         return [self._line(one) for one in await self._bus.inbox.open_tasks(session)]
 
     async def counts(self) -> tuple[int, int]:
-        """How many subagents run and how many wait, of all sessions."""
+        """How many subagents run and how many wait, in all sessions."""
         open_ = len(await self._bus.inbox.open_tasks())
         running = min(len(self._running), open_)
         return running, open_ - running
 
     def began(self, inbound: InboundMessage) -> Emit:
-        """Follow the turn of a subagent; see the dispatcher's ``Progress``."""
+        """Track the turn of a subagent; the dispatcher calls this and passes the turn's events."""
         progress = self._running[inbound.id] = _Progress()
         return progress.take
 
     def ended(self, inbound: InboundMessage) -> None:
-        """Forget how far a subagent is: its turn is over."""
+        """Stop tracking a subagent whose turn is over."""
         self._running.pop(inbound.id, None)
 
     def _line(self, open_: OpenTask) -> str:
@@ -181,19 +181,19 @@ class SubagentManager:
 
 
 def subagent_id(inbound_id: str, call_id: str) -> str:
-    """The id of the task that a call posts, and its session: the same for the same call."""
+    """The id of the task that a call posts, also the name of its session."""
     digest = hashlib.sha256(f"{inbound_id}/spawn/{call_id}".encode()).hexdigest()
     return f"subagent:{digest[:12]}"
 
 
 def named(labels: Sequence[str]) -> str:
-    """Subagents in words: ``2 subagents: “mail”, “flights”``."""
+    """Their number and labels: ``2 subagents: “mail”, “flights”``."""
     what = "subagent" if len(labels) == 1 else "subagents"
     return f"{len(labels)} {what}: " + ", ".join(f"“{label}”" for label in labels)
 
 
 def in_short(span: timedelta) -> str:
-    """A span for a line of status: ``12 s``, ``3 min``, ``2 h``."""
+    """A time span in one unit: ``12 s``, ``3 min``, ``2 h``."""
     seconds = max(int(span.total_seconds()), 0)
     if seconds < 120:
         return f"{seconds} s"
@@ -206,7 +206,7 @@ class SpawnArguments(ToolArguments):
 
 
 class Spawn(Tool[SpawnArguments]):
-    """Posts the task under an id made of the call's, so that it is sent exactly once."""
+    """Posts a task under an id made from the call's, so that it is posted exactly once."""
 
     name = "spawn"
     description = (
@@ -236,7 +236,7 @@ class Spawn(Tool[SpawnArguments]):
             "go on with other work, or end your turn and say what you have begun."
         )
 
-    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+    async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
         if await self._subagents.was_sent(inbound_id, call_id):
             return "The subagent was sent, just before a restart; its report will come."
         return "No subagent was sent: a restart came first. Call again if it is still wanted."

@@ -90,7 +90,7 @@ class Message(Tool[MessageArguments]):
             )
         return ToolOutput(f"{done} {channel} {chat_id}.")
 
-    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+    async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
         if await self._outbox.holds(_outbound_id(inbound_id, call_id)):
             return f"{'Sent' if self._outbox.delivers else 'Queued'}, just before a restart."
         return "Not sent: a restart came first. Send it again if it is still wanted."

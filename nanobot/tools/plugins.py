@@ -125,8 +125,8 @@ def _for_owners(tool: Tool[Any]) -> Tool[Any]:
                 raise TypeError(f"{tool.name} gave {type(output).__name__}, no ToolOutput")
             return output
 
-        async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
-            return await tool.aftermath(inbound_id, call_id)
+        async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
+            return await tool.recovered_call(inbound_id, call_id)
 
         async def stopped(self, inbound_id: str) -> None:
             await tool.stopped(inbound_id)

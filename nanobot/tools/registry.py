@@ -134,10 +134,10 @@ class ToolRegistry:
             return self._defect(call, context, error)
         return ToolResult(output, ok=True)
 
-    async def aftermath(self, call: ToolCall, inbound_id: str) -> str | None:
+    async def recovered_call(self, call: ToolCall, inbound_id: str) -> str | None:
         """What became of a call that a crash cut off; None when nobody can know."""
         tool = self._tools.get(call.name)
-        return None if tool is None else await tool.aftermath(inbound_id, call.id)
+        return None if tool is None else await tool.recovered_call(inbound_id, call.id)
 
     async def stopped(self, inbound_id: str) -> None:
         """Have every tool end what it left running in a turn that the user stopped."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from nanobot.bus.bus import MessageBus
 from nanobot.core.messages import OutboundMessage
-from nanobot.cron.jobs import JobEdits, JobFile, Payload, Wish
+from nanobot.cron.jobs import JobFile, Payload, ScheduleRequest
 from nanobot.store.database import Database
 from tests.crash.jobs import Job, Kind, Ledger, marks_in, reply_to
 from tests.crash.wire import refusals
@@ -149,7 +149,7 @@ class World:
 
     def schedule(self, count: int) -> list[Job]:
         """Have the gateway take up hourly jobs: reminders and tasks in turns."""
-        edits = JobEdits(JobFile(self.home / "cron" / "jobs.json"))
+        file = JobFile(self.home / "cron" / "jobs.json")
         jobs = [self._made(Kind.TALK) for _ in range(count)]
         for n, job in enumerate(jobs):
             is_task = n % 2 == 0
@@ -160,8 +160,8 @@ class World:
                 channel="telegram",
                 to=str(CHATS[n]),
             )
-            wish = Wish(every_seconds=HOUR_S)
-            edits.add(job.token, job.token, wish, payload, datetime.now(UTC))
+            when = ScheduleRequest(every_seconds=HOUR_S)
+            file.add(job.token, job.token, when, payload, datetime.now(UTC))
         deadline = time.monotonic() + PATIENCE_S
         while self._read("SELECT count(*) FROM job_state WHERE job = ?", jobs[-1].token) == 0:
             if time.monotonic() > deadline:

@@ -286,7 +286,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a stranger's message is looked at before the allow list",
         "nanobot/channels/telegram/updates.py",
         "        if role is None:\n",
-        "        message = Message.model_validate(raw)\n        if role is None:\n",
+        "        message = Message.model_validate(update.message)\n        if role is None:\n",
         (
             "tests/unit/test_telegram_updates.py"
             "::test_a_stranger_is_turned_away_before_the_message_is_looked_at",
@@ -296,8 +296,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         12,
         "typing for ever",
         "nanobot/channels/telegram/sending.py",
-        "until = self._monotonic() + self._limits.typing_most_s",
-        "until = self._monotonic() + 10 * self._limits.typing_most_s",
+        "until = self._time.monotonic() + self._limits.typing_most_s",
+        "until = self._time.monotonic() + 10 * self._limits.typing_most_s",
         (
             "tests/contract/test_telegram_sending.py"
             "::test_typing_never_lasts_longer_than_five_minutes",

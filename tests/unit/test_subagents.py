@@ -179,7 +179,7 @@ async def test_a_guest_sends_none(bench: Bench, tmp_path: Path) -> None:
 async def test_the_same_call_sends_one_and_a_restart_knows_of_it(bench: Bench) -> None:
     await bench.bus.post(PARENT)
     tool = Spawn(bench.manager)
-    before = await tool.aftermath("p", "c")
+    before = await tool.recovered_call("p", "c")
 
     await bench.send()
     await bench.send()
@@ -187,7 +187,7 @@ async def test_the_same_call_sends_one_and_a_restart_knows_of_it(bench: Bench) -
     assert await bench.open() == ["label c"]
     assert before is not None
     assert before.startswith("No subagent was sent")
-    assert await tool.aftermath("p", "c") == (
+    assert await tool.recovered_call("p", "c") == (
         "The subagent was sent, just before a restart; its report will come."
     )
 
@@ -370,7 +370,7 @@ async def test_status_tells_how_far_each_is(bench: Bench) -> None:
     emits[0](ToolFinished("1", "exec", True, 1.0))
     bench.now[0] += timedelta(minutes=3)
 
-    lines = await bench.manager.in_words(PARENT.session_key)
+    lines = await bench.manager.status_lines(PARENT.session_key)
 
     assert lines == [
         "- “label a”, since 3 min: thinks, after 1 tool calls",
