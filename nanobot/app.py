@@ -23,9 +23,9 @@ from nanobot.bus.dead_letters import handle_letters
 from nanobot.bus.dispatcher import Dispatcher, QueueMode
 from nanobot.channels.console import RequestHandler
 from nanobot.channels.registry import enabled_channels
-from nanobot.config.loader import LoadedConfig
-from nanobot.config.masking import all_secrets
+from nanobot.config.load import LoadedConfig
 from nanobot.config.schema import AgentDefaults, Config
+from nanobot.config.show import all_secrets
 from nanobot.core.commands import CommandTable
 from nanobot.core.errors import ProviderError
 from nanobot.core.ports import Clock

@@ -40,8 +40,8 @@ def show(
     as_json: _Json = False,
 ) -> None:
     """Print what is set, with secrets masked."""
-    from nanobot.config.loader import load_config
-    from nanobot.config.masking import displayed, displayed_changes
+    from nanobot.config.load import load_config
+    from nanobot.config.show import displayed, displayed_changes
 
     context = _context(ctx)
     loaded = load_config(context.home.config_file, context.environ)
@@ -54,8 +54,8 @@ def show(
 def get(ctx: typer.Context, key: _Key, reveal: _Reveal = False, as_json: _Json = False) -> None:
     """Print the value of one key."""
     from nanobot.config.keys import resolve, split
-    from nanobot.config.loader import load_config
-    from nanobot.config.masking import lookup
+    from nanobot.config.load import load_config
+    from nanobot.config.show import lookup
 
     context = _context(ctx)
     names = split(key)
@@ -90,7 +90,7 @@ def set_(
 def check(ctx: typer.Context, as_json: _Json = False) -> None:
     """Say whether all is valid (else exit code 2)."""
     from nanobot.config.compat import config_hints
-    from nanobot.config.loader import load_config
+    from nanobot.config.load import load_config
 
     context = _context(ctx)
     file = context.home.config_file

@@ -24,8 +24,7 @@ from nanobot.config.keys import (
     resolve,
     split,
 )
-from nanobot.config.loader import parse_config, parse_document, read_text
-from nanobot.config.reading import Installed
+from nanobot.config.load import Installed, parse_config, parse_document, read_text
 from nanobot.core.errors import ConfigError, StoreUnavailable
 from nanobot.core.ports import Clock
 from nanobot.store.files import write_atomic

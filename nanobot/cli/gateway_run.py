@@ -16,8 +16,8 @@ from nanobot.app import open_app
 from nanobot.cli.context import CliContext
 from nanobot.cli.setup import load
 from nanobot.config.compat import config_hints
-from nanobot.config.loader import LoadedConfig
-from nanobot.config.masking import all_secrets
+from nanobot.config.load import LoadedConfig
+from nanobot.config.show import all_secrets
 from nanobot.core.errors import ConfigError, GatewayError
 from nanobot.gateway import serve
 from nanobot.logs import log_to_file, log_to_stderr

@@ -71,7 +71,7 @@ def _set_up(cli: CliContext, given: Answers, *, asks: bool, check: bool) -> None
     from nanobot.cli.onboard_answers import from_flags, from_person
     from nanobot.cli.onboard_plan import Present, additions, look_around
     from nanobot.cli.setup import load
-    from nanobot.config.loader import load_config
+    from nanobot.config.load import load_config
 
     present = Present.of(load(cli), cli.environ)
     found = look_around(cli.environ)
@@ -115,7 +115,7 @@ def _write_config(cli: CliContext, present: Present, plan: Additions) -> bool:
 
 def _write_workspace(cli: CliContext) -> bool:
     """Create the files the workspace lacks; whether there were any."""
-    from nanobot.config.loader import load_config
+    from nanobot.config.load import load_config
     from nanobot.core.errors import StoreUnavailable
     from nanobot.store.home import seed, workspace_templates_dir
 

@@ -14,7 +14,7 @@ from nanobot.core.messages import whole_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nanobot.config.loader import LoadedConfig
+    from nanobot.config.load import LoadedConfig
     from nanobot.config.schema import ExecConfig
 
 

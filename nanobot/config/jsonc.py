@@ -88,11 +88,11 @@ class Document:
         for depth, name in enumerate(path):
             if self.plain[spot.start] != "{":
                 if self.plain[spot.start : spot.end] == "null":
-                    return self._replaced(spot, _nested(path[depth:], value))
+                    return self._replaced(spot, nested(path[depth:], value))
                 raise ValueError("not an object")
             found = spot.member(name)
             if found is None:
-                return self._inserted(spot, name, _nested(path[depth + 1 :], value))
+                return self._inserted(spot, name, nested(path[depth + 1 :], value))
             spot = found[1]
         return self._replaced(spot, value)
 
@@ -206,7 +206,8 @@ def _has_comma(text: str) -> bool:
     return any(piece.group() == "," for piece in _PIECE.finditer(text))
 
 
-def _nested(path: Sequence[str], value: Any) -> Any:
+def nested(path: Sequence[str | int], value: Any) -> Any:
+    """``value`` within the objects that ``path`` names."""
     for name in reversed(path):
         value = {name: value}
     return value

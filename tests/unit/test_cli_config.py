@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from nanobot.cli.config_cmd import config_app
 from nanobot.cli.config_file import set_value, set_values
 from nanobot.cli.context import CliContext
-from nanobot.config.loader import load_config
+from nanobot.config.load import load_config
 from nanobot.core.errors import ConfigError, StoreUnavailable
 from nanobot.store.home import Home
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nanobot.config.compat import config_hints
-from nanobot.config.loader import LoadedConfig, load_config
-from nanobot.config.masking import displayed
+from nanobot.config.load import LoadedConfig, load_config
 from nanobot.config.schema import ChannelsConfig, Config, PluginChannelConfig, TelegramConfig
+from nanobot.config.show import displayed
 from nanobot.core.errors import ConfigError
 
 FAMILY_FILES = Path(__file__).parents[1] / "family"

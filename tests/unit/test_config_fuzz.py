@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nanobot.config.compat import config_hints
 from nanobot.config.keys import all_keys, children, loose
-from nanobot.config.loader import LoadedConfig, parse_config
-from nanobot.config.masking import all_secrets, displayed
+from nanobot.config.load import LoadedConfig, parse_config
 from nanobot.config.schema import Config
+from nanobot.config.show import all_secrets, displayed
 from nanobot.core.errors import ConfigError
 
 FILE = Path("/home/somebody/.nanobot/config.json")
