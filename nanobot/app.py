@@ -36,7 +36,7 @@ from nanobot.cron.tool import Cron, cron_command
 from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
 from nanobot.internet.fetch import web_tools
 from nanobot.memory.consolidation import Consolidator, MemorySettings
-from nanobot.memory.progress import Digests
+from nanobot.memory.progress import MemoryProgress
 from nanobot.memory.store import MemoryStore, memory_command
 from nanobot.providers import catalogue
 from nanobot.providers.connections import TLS
@@ -260,10 +260,10 @@ async def open_app(
             clock=clock,
             limits=_limits(defaults),
         )
-        digests = Digests(database, clock)
+        progress = MemoryProgress(database, clock)
         consolidator = Consolidator(
             sessions=sessions,
-            digests=digests,
+            progress=progress,
             memory=memory,
             models=models,
             clock=clock,
@@ -287,7 +287,7 @@ async def open_app(
             renewed=context.forget,
             more=(
                 compact_command(sessions, models, loop.window, meter),
-                memory_command(memory, digests),
+                memory_command(memory, progress),
                 skills_command(skills.snapshot),
                 cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
             ),
@@ -306,7 +306,7 @@ async def open_app(
         )
         desk = Desk(
             sessions=transfer,
-            digests=digests,
+            progress=progress,
             memory=memory,
             consolidator=consolidator,
             is_busy=lambda key: dispatcher.running_since(key) is not None,

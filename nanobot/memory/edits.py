@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from nanobot.core.messages import Trust
@@ -52,15 +52,9 @@ def edits_to_json(edits: Iterable[Edit]) -> str:
 
 def edits_from_json(text: str) -> tuple[Edit, ...]:
     """What ``edits_to_json`` wrote."""
+    edits = (Edit(**record) for record in json.loads(text))
     return tuple(
-        Edit(
-            EditAction(record["action"]),
-            record["section"],
-            record["line"],
-            record["new"],
-            Trust(record["trust"]),
-        )
-        for record in json.loads(text)
+        replace(edit, action=EditAction(edit.action), trust=Trust(edit.trust)) for edit in edits
     )
 
 

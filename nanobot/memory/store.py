@@ -20,7 +20,7 @@ from nanobot.core.messages import Role, Trust
 from nanobot.core.ports import Clock
 from nanobot.core.tool import ToolContext
 from nanobot.memory.edits import Edit, edited, mark_new_lines, sections
-from nanobot.memory.progress import Digests
+from nanobot.memory.progress import MemoryProgress
 from nanobot.prompts.excerpt import FILE_CAP, excerpt, too_long
 from nanobot.store.files import alone_with_files, sync_directory, write_atomic
 from nanobot.store.home import Home
@@ -324,7 +324,7 @@ SHOWN_CHARS = 3000
 _OWNERS = "Only the owner can see that."
 
 
-def memory_command(memory: MemoryStore, digests: Digests) -> Command:
+def memory_command(memory: MemoryStore, progress: MemoryProgress) -> Command:
     """What is known, how large it is and when it was last consolidated."""
 
     async def show(invocation: Invocation) -> str:
@@ -332,8 +332,8 @@ def memory_command(memory: MemoryStore, digests: Digests) -> Command:
             return _OWNERS
         text = memory.read().strip()
         counted = ", ".join(f"{name}: {count}" for name, count in sections(text) if count)
-        last = await digests.last_written()
-        behind = await digests.behind()
+        last = await progress.last_written()
+        behind = await progress.behind()
         events = await memory.history_events()
         when = "never" if last is None else f"{last.astimezone():%Y-%m-%d %H:%M}"
         facts = [
@@ -344,7 +344,7 @@ def memory_command(memory: MemoryStore, digests: Digests) -> Command:
             f"Last consolidation: {when}"
             + (f"; {len(behind)} conversations wait to be archived" if behind else ""),
         ]
-        here = await digests.state(invocation.inbound.session_key)
+        here = await progress.of(invocation.inbound.session_key)
         if warning := memory.warning():
             facts.append(warning)
         if here.error:
