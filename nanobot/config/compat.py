@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from nanobot.config.keys import loose
 from nanobot.config.schema import Config
 
 _KEYS = {
@@ -53,14 +54,10 @@ _FALSE = ("", "false", "0", "no", "off", "n", "f")
 _PROVIDER_DEFAULTS = {"apitype": "auto"}
 
 
-def _plain(key: str) -> str:
-    return key.replace("_", "").lower()
-
-
-_BY_PLACE = {place: frozenset(map(_plain, words.split())) for place, words in _KEYS.items()}
+_BY_PLACE = {place: frozenset(map(loose, words.split())) for place, words in _KEYS.items()}
 _PROTECTING = {
-    **dict.fromkeys(map(_plain, _REFUSES_WHEN_SET.split()), True),
-    **dict.fromkeys(map(_plain, _REFUSES_WHEN_FALSE.split()), False),
+    **dict.fromkeys(map(loose, _REFUSES_WHEN_SET.split()), True),
+    **dict.fromkeys(map(loose, _REFUSES_WHEN_FALSE.split()), False),
 }
 
 
@@ -69,14 +66,14 @@ def is_unserved(place: Sequence[str | int], key: str) -> bool:
     section = ".".join(map(str, place))
     if len(place) == 2 and place[0] == "providers":
         section = "providers.*"
-    return _plain(key) in _BY_PLACE.get(section, ())
+    return loose(key) in _BY_PLACE.get(section, ())
 
 
 def says_nothing(value: Any) -> bool:
     """Whether a value of an unknown key is empty, or an object of only such values."""
     if isinstance(value, dict):
         return all(
-            says_nothing(item) or _PROVIDER_DEFAULTS.get(_plain(name)) == item
+            says_nothing(item) or _PROVIDER_DEFAULTS.get(loose(name)) == item
             for name, item in value.items()
         )
     return any(value is each for each in (None, False)) or value in ("", [])
@@ -84,7 +81,7 @@ def says_nothing(value: Any) -> bool:
 
 def protecting(path: Sequence[str | int], value: Any) -> Iterator[tuple[str | int, ...]]:
     """Where a key at ``path``, or one within its value, restricts what the assistant may do."""
-    wanted = _PROTECTING.get(_plain(".".join(map(str, path))))
+    wanted = _PROTECTING.get(loose(".".join(map(str, path))))
     is_set = value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
     if wanted is not None and is_set is wanted and value is not None:
         yield tuple(path)

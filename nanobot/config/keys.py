@@ -1,10 +1,10 @@
-"""The schema's keys as they are written on disk: walking, finding, naming and describing them."""
+"""The schema's keys as they are on disk: finding them, and the words of messages about them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -22,8 +22,10 @@ from nanobot.config.schema import (
 )
 from nanobot.core.errors import ConfigError
 
+_LONGEST_QUOTED = 24
+
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""Where a value stands: names on disk in camelCase, free names letter for letter, list indices."""
+"""The place of a value: names in camelCase, the user's own names unchanged, list indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,10 @@ def children(section: type[Section]) -> dict[str, Child]:
     return found
 
 
-@cache
-def _by_spelling(section: type[Section]) -> dict[str, Child]:
-    both = dict(children(section))
-    both.update({child.name: child for child in children(section).values()})
-    return both
-
-
 def child(section: type[Section], key: str) -> Child | None:
     """The key of a section spelled in camelCase or snake_case."""
-    return _by_spelling(section).get(key)
+    known = children(section)
+    return known.get(key) or next((each for each in known.values() if each.name == key), None)
 
 
 def loose(key: str) -> str:
@@ -170,6 +166,25 @@ def words_of(node: Node) -> str:
     return node.words if isinstance(node, Leaf) else "an object"
 
 
+def found(value: Any, *, secret: bool = False) -> str:
+    """A value in the words of an error message: short ones as they are, never a secret."""
+    if isinstance(value, str):
+        if not value:
+            return "empty text"
+        harmless = len(value) <= _LONGEST_QUOTED and value.isprintable() and "@" not in value
+        return (
+            f'the text "{value}"' if harmless and not secret else f"text of {len(value)} characters"
+        )
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "an object"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    text = str(value)
+    return text if not secret and len(text) <= _LONGEST_QUOTED else "a number"
+
+
 # -------------------------------------------------------------------------------- dotted keys
 
 
@@ -185,6 +200,23 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
+def grouped(keys: Iterable[KeyPath]) -> list[str]:
+    """Keys as one writes them, those of one section together: ``tools.exec.{enable, pathAppend}``.
+
+    What single providers have is named once, as ``providers.<name>.apiType``.
+    """
+    groups: dict[str, dict[str, None]] = {}
+    for *place, key in keys:
+        in_provider = len(place) == 2 and place[0] == "providers"
+        section = "providers.<name>" if in_provider else dotted(tuple(place))
+        groups.setdefault(section, {})[dotted((key,))] = None
+    return [
+        f"{section}.{{{', '.join(names)}}}" if section and len(names) > 1 else shown
+        for section, names in groups.items()
+        for shown in [", ".join(f"{section}.{name}".lstrip(".") for name in names)]
+    ]
+
+
 _NAME = r'"(?:[^"\\]|\\.)*"|[^."]+'
 
 
@@ -198,28 +230,26 @@ def split(key: str) -> list[str]:
         raise ConfigError(f"{json.dumps(key[:80])}: a name in quotes is not JSON text") from None
 
 
-def follow(names: Sequence[str]) -> tuple[KeyPath, Node] | None:
+def follow(
+    names: Sequence[str], node: Node = Config, path: KeyPath = ()
+) -> tuple[KeyPath, Node] | None:
     """The path and node that names lead to, snake_case accepted; None where there is none.
 
     Names of a table may hold dots: the shortest one that lets the rest be found is taken, so
     ``providers.openai.models.gpt-4.1.vision`` means the model ``gpt-4.1``.
     """
-    return _follow(Config, tuple(names), ())
-
-
-def _follow(node: Node, names: tuple[str, ...], path: KeyPath) -> tuple[KeyPath, Node] | None:
     if not names:
         return path, node
     if isinstance(node, Leaf):
         return ((*path, *names), node) if node.is_free else None
     if isinstance(node, Table):
         for end in range(1, len(names) + 1):
-            found = _follow(node.values, names[end:], (*path, ".".join(names[:end])))
+            found = follow(names[end:], node.values, (*path, ".".join(names[:end])))
             if found is not None:
                 return found
         return None
     step = child(node, names[0])
-    return None if step is None else _follow(step.node, names[1:], (*path, step.key))
+    return None if step is None else follow(names[1:], step.node, (*path, step.key))
 
 
 def node_at(path: KeyPath) -> Node:

@@ -33,6 +33,8 @@ from nanobot.config.keys import (
     child_loosely,
     children,
     dotted,
+    found,
+    grouped,
     loose,
     nearest,
     node_at,
@@ -44,7 +46,6 @@ from nanobot.core.errors import ConfigError
 
 PREFIX = "NANOBOT_"
 _DEEPEST = 64
-_LONGEST_QUOTED = 24
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\$\{")
 _PROTECTS_NOTHING = "nothing reads it, so it would protect nothing: take it out to start"
 _TRUE = ("true", "1", "yes", "on", "y", "t")
@@ -446,45 +447,9 @@ class _Reading:
         """What the operator should know of a configuration that is valid."""
         told = [f"the gateway does not start: {line}" for line in self.gateway_problems()]
         if self._unserved:
-            keys = ", ".join(_grouped(self._unserved))
+            keys = ", ".join(grouped(self._unserved))
             told.insert(0, f"{self._path}: this nanobot does not serve, and ignores: {keys}")
         return [*told, *self._unset]
-
-
-def _grouped(keys: Iterable[KeyPath]) -> list[str]:
-    """Keys as one writes them, those of one section together: ``tools.exec.{enable, pathAppend}``.
-
-    What single providers have is named once, as ``providers.<name>.apiType``.
-    """
-    groups: dict[str, dict[str, None]] = {}
-    for *place, key in keys:
-        in_provider = len(place) == 2 and place[0] == "providers"
-        section = "providers.<name>" if in_provider else dotted(tuple(place))
-        groups.setdefault(section, {})[dotted((key,))] = None
-    return [
-        f"{section}.{{{', '.join(names)}}}" if section and len(names) > 1 else shown
-        for section, names in groups.items()
-        for shown in [", ".join(f"{section}.{name}".lstrip(".") for name in names)]
-    ]
-
-
-def found(value: Any, *, secret: bool = False) -> str:
-    """A value in the words of an error message: short ones as they are, never a secret."""
-    if isinstance(value, str):
-        if not value:
-            return "empty text"
-        harmless = len(value) <= _LONGEST_QUOTED and value.isprintable() and "@" not in value
-        return (
-            f'the text "{value}"' if harmless and not secret else f"text of {len(value)} characters"
-        )
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, dict):
-        return "an object"
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    text = str(value)
-    return text if not secret and len(text) <= _LONGEST_QUOTED else "a number"
 
 
 def _escaped(variable: str) -> str:

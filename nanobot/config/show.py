@@ -75,11 +75,8 @@ def all_secrets(config: Config) -> list[str]:
         return ""
 
     _shown(config, "", collect, free=False)
-    return sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=_longest_first)
-
-
-def _longest_first(text: str) -> tuple[int, str]:
-    return -len(text), text
+    long_enough = (each for each in secrets if len(each) >= _SHORTEST_SECRET)
+    return sorted(long_enough, key=lambda text: (-len(text), text))
 
 
 def _shown(value: Any, name: str, hide: _Hide, *, free: bool) -> Any:
