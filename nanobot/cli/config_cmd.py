@@ -75,11 +75,11 @@ def set_(
     ],
 ) -> None:
     """Change one key, keeping a copy of the file."""
-    from nanobot.cli.config_file import set_value
+    from nanobot.cli.config_file import set_values
 
     context = _context(ctx)
     raw = sys.stdin.read().strip() if value == "-" else value
-    change = set_value(context.home.config_file, key, raw, context.environ)
+    change = set_values(context.home.config_file, [(key, raw)], context.environ)
     _warn(change.warnings)
     typer.echo(f"{change.keys[0]} is set in {context.home.config_file}")
     if change.backup is not None:
@@ -89,7 +89,7 @@ def set_(
 @config_app.command()
 def check(ctx: typer.Context, as_json: _Json = False) -> None:
     """Say whether all is valid (else exit code 2)."""
-    from nanobot.config.compat import config_hints
+    from nanobot.config.compat import config_warnings
     from nanobot.config.load import load_config
 
     context = _context(ctx)
@@ -102,7 +102,7 @@ def check(ctx: typer.Context, as_json: _Json = False) -> None:
         report = {"ok": False, "path": str(file), "problems": str(error).splitlines()}
         typer.echo(_json(report, indent=2))
         raise typer.Exit(2) from None
-    hints = config_hints(loaded.config)
+    hints = config_warnings(loaded.config)
     if as_json:
         report = {
             "ok": True,

@@ -135,7 +135,7 @@ def _say_what_is(
     cli: CliContext, present: Present, answers: Answers, found: Found, plan: Additions
 ) -> None:
     """Where things stand now: the model, the keys that stayed, what may surprise."""
-    from nanobot.config.compat import config_hints
+    from nanobot.config.compat import config_warnings
     from nanobot.core.errors import ProviderError
 
     print()
@@ -154,7 +154,7 @@ def _say_what_is(
         )
     for key in plan.kept:
         print(f"{key} had a value already and keeps it: `{_command(cli, 'config', 'set', key)} …`")
-    for hint in config_hints(present.loaded.config):
+    for hint in config_warnings(present.loaded.config):
         print(hint)
 
 

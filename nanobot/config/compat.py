@@ -1,4 +1,4 @@
-"""What configs of the family hold, what nothing reads, and warnings about valid settings."""
+"""Keys of compatible programs, keys that nothing reads, and warnings about valid settings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _KEYS = {
 
 
 ALWAYS_ON = frozenset({"websocket"})
-"""Channels that the family's own default config enables: nobody waits for them to answer."""
+"""Channels that compatible programs enable by default; their users expect no answer there."""
 
 _REFUSES_WHEN_SET = (
     "agents.defaults.disabledSkills tools.exec.allowPatterns tools.exec.denyPatterns"
@@ -62,7 +62,7 @@ _PROTECTING = {
 
 
 def is_unserved(place: Sequence[str | int], key: str) -> bool:
-    """Whether a key (any spelling) of the section at ``place`` is the family's and not ours."""
+    """Whether a key (any spelling) of the section at ``place`` is a compatible program's alone."""
     section = ".".join(map(str, place))
     if len(place) == 2 and place[0] == "providers":
         section = "providers.*"
@@ -80,7 +80,7 @@ def says_nothing(value: Any) -> bool:
 
 
 def protecting(path: Sequence[str | int], value: Any) -> Iterator[tuple[str | int, ...]]:
-    """Where a key at ``path``, or one within its value, restricts what the assistant may do."""
+    """The places, at ``path`` or within its value, that restrict what the assistant may do."""
     wanted = _PROTECTING.get(loose(".".join(map(str, path))))
     is_set = value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
     if wanted is not None and is_set is wanted and value is not None:
@@ -106,24 +106,24 @@ UNREAD: Mapping[str, tuple[object, ...]] = {
     "skills.load.watchDebounceMs": (),
     "tools.approval.<name>": ("ask", "deny"),
 }
-"""Key to the values that would protect."""
+"""Keys of the schema that nothing reads, with the values that would protect."""
 
 
-def config_hints(config: Config) -> list[str]:
-    """One line each, with the command that mends it; a gateway's start and ``status`` show them."""
-    hints: list[str] = []
+def config_warnings(config: Config) -> list[str]:
+    """A line for each doubtful setting, with the command that corrects it."""
+    warnings: list[str] = []
     telegram = config.channels.telegram
     if telegram.enabled:
         if not telegram.token:
-            hints.append(
+            warnings.append(
                 "channels.telegram.token is empty, so Telegram cannot be reached: "
                 "nanobot config set channels.telegram.token '<token from @BotFather>'"
             )
-        hints.extend(_access("channels.telegram.allowFrom", telegram.allow_from))
+        warnings.extend(_access("channels.telegram.allowFrom", telegram.allow_from))
     for name, channel in config.channels.plugins.items():
         if channel.enabled and not channel.allow_from:
-            hints.append(_nobody(f"channels.{name}.allowFrom"))
-    return hints
+            warnings.append(_nobody(f"channels.{name}.allowFrom"))
+    return warnings
 
 
 def _access(key: str, listed: Sequence[str]) -> list[str]:
@@ -148,7 +148,7 @@ def _nobody(key: str) -> str:
 
 
 def _mended(entry: str) -> str:
-    """An entry as it would work: family files have bare names and ``id|name``."""
+    """An entry in a form that works; compatible programs write bare names and ``id|name``."""
     if entry == "*" or re.fullmatch(r"-?\d+|@\w+", entry, re.ASCII):
         return entry
     number = re.match(r"(?:\w+:)?(-?\d+)(?:\||$)", entry.strip(), re.ASCII)

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nanobot.config.compat import config_hints
+from nanobot.config.compat import config_warnings
 from nanobot.config.keys import all_keys, children, loose
 from nanobot.config.load import LoadedConfig, parse_config
 from nanobot.config.schema import Config
@@ -44,7 +44,7 @@ def read(text: str, environ: Mapping[str, str]) -> LoadedConfig | None:
         return None
     json.dumps(displayed(loaded.config), ensure_ascii=False, allow_nan=False).encode()
     assert all(all_secrets(loaded.config))
-    config_hints(loaded.config)
+    config_warnings(loaded.config)
     return loaded
 
 
