@@ -82,11 +82,11 @@ def load_config(
     *,
     plugin_channels: Installed = compat.installed_channels,
 ) -> LoadedConfig:
-    """Read the file (none: defaults), lay the environment's overrides over it, check all.
+    """Read the file (none: defaults), apply the environment's overrides, validate the result.
 
-    Raises ConfigError with a line for each problem, which names the file and line (or the
-    variable), the key, what was expected and what was found (never a secret), or the valid key
-    nearest to an unknown one.
+    Raises ConfigError with a line for each problem: the file and line (or the variable), the key,
+    what was expected and what was found (never a secret), or the valid key nearest to an unknown
+    one.
     """
     text = read_text(path)
     if text is None:
@@ -103,7 +103,7 @@ def load_config(
 def read_text(path: Path) -> str | None:
     """The file as text (UTF-8, with or without a BOM), None where there is none.
 
-    Raises ConfigError where there is something that cannot be read.
+    Raises ConfigError if it cannot be read.
     """
     try:
         return path.read_bytes().decode("utf-8-sig")
@@ -126,10 +126,10 @@ def parse_config(
     overlay: bool = True,
     tolerate_unset: bool = False,
 ) -> LoadedConfig:
-    """What ``load_config`` makes of a text; ``path`` is only named.
+    """As ``load_config`` for a text; ``path`` serves for messages and the workspace.
 
     Without ``overlay`` the environment overrides nothing. With ``tolerate_unset`` a key that
-    needs an unset variable keeps its default, and a warning says so.
+    needs an unset variable keeps its default, with a warning.
     """
     reading = _Reading(
         path, parse_document(text, path), environ, plugin_channels, tolerate_unset=tolerate_unset
@@ -415,7 +415,7 @@ class _Reading:
             self._problems.append(_Problem(path, f"expected {words}, found {value}", variable))
 
     def _origin(self, path: KeyPath) -> str | None:
-        """The variable that gave the value at ``path``, or one within or around it."""
+        """The variable that set the value at ``path``, or one within or around it."""
         for given, variable in self.origins.items():
             shared = min(len(given), len(path))
             if given[:shared] == path[:shared]:
@@ -427,7 +427,7 @@ class _Reading:
         return self._lines(self._problems)
 
     def gateway_problems(self) -> list[str]:
-        """What keeps the gateway, and nothing else, from starting: one line each."""
+        """A line for each problem that prevents the start of the gateway alone."""
         return self._lines(self._gateway_problems)
 
     def _lines(self, problems: Iterable[_Problem]) -> list[str]:
@@ -444,7 +444,7 @@ class _Reading:
         return [text for _, text in sorted(lines, key=lambda each: each[0])]
 
     def warnings(self) -> list[str]:
-        """What the operator should know of a configuration that is valid."""
+        """Lines for the operator about a valid configuration."""
         told = [f"the gateway does not start: {line}" for line in self.gateway_problems()]
         if self._unserved:
             keys = ", ".join(grouped(self._unserved))

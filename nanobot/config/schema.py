@@ -1,8 +1,8 @@
 """The configuration as frozen pydantic models: one model a feature, camelCase on disk.
 
 Every key has a default and a description; the table in docs/configuration.md is held to them by
-a test. ``null`` on disk means the default. Validators here say what they *expected* through the
-``Expected`` beside them, never what they found: a value may be a secret.
+a test. ``null`` on disk means the default. An error message says what was expected, in the words of
+the ``Expected`` beside a type, and never quotes the value, which may be a secret.
 """
 
 # No ``from __future__ import annotations``: compiling 100 annotations from text costs 5 ms a start.
@@ -31,7 +31,7 @@ from pydantic.alias_generators import to_camel
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Beside a type: what its values are, in the words an error message uses."""
+    """Annotation of a type: its values in the words of an error message."""
 
     words: str
 
@@ -78,7 +78,7 @@ _EFFORTS_ELSEWHERE = {
 
 
 def _our_effort(value: object) -> object:
-    """The nearest of our reasoning efforts to one that other programs of the family know."""
+    """The nearest of our reasoning efforts to one that compatible programs know."""
     return _EFFORTS_ELSEWHERE.get(value, value) if isinstance(value, str) else value
 
 
@@ -87,7 +87,7 @@ def _stripped(value: object) -> object:
 
 
 def _our_sandbox(value: object) -> object:
-    """The family writes nothing, or the program that it wants without any way round it."""
+    """Our word for a compatible program's sandbox: empty, or the name of a required program."""
     return {"": "auto", "bwrap": "require"}.get(value, value) if isinstance(value, str) else value
 
 
@@ -285,7 +285,9 @@ class AgentDefaults(Section):
         default=20, ge=1, description="Model calls of one turn before it must sum up."
     )
     memory_window: Whole = Field(
-        default=50, ge=1, description="Live messages of a session before the older are digested."
+        default=50,
+        ge=1,
+        description="Live messages of a session before the older are consolidated.",
     )
     reflect: Literal["auto", "on", "off"] = Field(
         default="auto",
@@ -313,7 +315,7 @@ class AgentDefaults(Section):
 
 
 class SubagentsConfig(Section):
-    """How subagents work: helpers that the assistant gives a task of its own."""
+    """Limits and model of subagents."""
 
     max_concurrent: Whole = Field(
         default=4, ge=1, description="Subagents that run at the same time; others wait."
@@ -333,10 +335,10 @@ class MemoryConfig(Section):
     """How conversations become memory."""
 
     model: str | None = Field(
-        default=None, description="Model that digests conversations. Unset: the session's own."
+        default=None, description="Model that consolidates conversations. Unset: the session's own."
     )
     timeout_s: Whole = Field(
-        default=180, ge=1, description="Wall-clock limit of one digest, in seconds."
+        default=180, ge=1, description="Wall-clock limit of one consolidation call, in seconds."
     )
 
 
@@ -479,7 +481,7 @@ class ChannelsConfig(Section):
 
 
 class HeartbeatConfig(Section):
-    """The regular look at HEARTBEAT.md."""
+    """The regular check of HEARTBEAT.md."""
 
     enabled: bool = Field(default=True, description="Whether HEARTBEAT.md is looked at.")
     interval_s: Whole = Field(default=1800, ge=1, description="Seconds between two looks.")
