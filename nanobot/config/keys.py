@@ -30,17 +30,17 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A map whose names are the user's own; every value is a ``values``."""
+    """A map whose names are the user's own; ``values`` is the node of each value."""
 
     values: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value; ``words`` say what is expected of it.
+    """A value; ``words`` describe the expected values.
 
-    ``is_text``: any text is of the right type, so that one given in the environment is not read
-    as JSON. ``is_free``: anything goes, to any depth. ``item``: the words for one of a list.
+    ``is_text``: any text has the right type, so a text from the environment is not read as JSON.
+    ``is_free``: any value of any depth is valid. ``item``: the words for an item of a list.
     """
 
     words: str
@@ -67,7 +67,7 @@ class Child:
 
 @cache
 def children(section: type[Section]) -> dict[str, Child]:
-    """The keys of a section by their name on disk, in the schema's order."""
+    """The keys of a section by name on disk, in the schema's order."""
     found = {}
     for name, field in section.model_fields.items():
         key = field.alias or name
@@ -87,7 +87,7 @@ def loose(key: str) -> str:
 
 
 def child_loosely(section: type[Section], key: str) -> Child | None:
-    """The key of a section whatever its case and underscores (variables, suggestions)."""
+    """The key of a section, ignoring case and underscores."""
     wanted = loose(key)
     return next((each for each in children(section).values() if loose(each.key) == wanted), None)
 
@@ -162,12 +162,12 @@ def _one_of(words: Sequence[str]) -> str:
 
 
 def words_of(node: Node) -> str:
-    """What is expected of a value, in the words of an error message."""
+    """The expected values of a node, in the words of an error message."""
     return node.words if isinstance(node, Leaf) else "an object"
 
 
 def found(value: Any, *, secret: bool = False) -> str:
-    """A value in the words of an error message: short ones as they are, never a secret."""
+    """A value in the words of an error message: short ones verbatim, never a secret."""
     if isinstance(value, str):
         if not value:
             return "empty text"
@@ -189,7 +189,7 @@ def found(value: Any, *, secret: bool = False) -> str:
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as one writes it: ``channels.telegram.allowFrom[1]``, odd names in quotes."""
+    """A path as text: ``channels.telegram.allowFrom[1]``, unusual names in quotes."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -201,9 +201,9 @@ def dotted(path: KeyPath) -> str:
 
 
 def grouped(keys: Iterable[KeyPath]) -> list[str]:
-    """Keys as one writes them, those of one section together: ``tools.exec.{enable, pathAppend}``.
+    """Keys as text, those of a section together: ``tools.exec.{enable, pathAppend}``.
 
-    What single providers have is named once, as ``providers.<name>.apiType``.
+    Keys of several providers appear once, as ``providers.<name>.apiType``.
     """
     groups: dict[str, dict[str, None]] = {}
     for *place, key in keys:
@@ -233,7 +233,7 @@ def split(key: str) -> list[str]:
 def follow(
     names: Sequence[str], node: Node = Config, path: KeyPath = ()
 ) -> tuple[KeyPath, Node] | None:
-    """The path and node that names lead to, snake_case accepted; None where there is none.
+    """The path and node that names (in either spelling) lead to, None for an unknown key.
 
     Names of a table may hold dots: the shortest one that lets the rest be found is taken, so
     ``providers.openai.models.gpt-4.1.vision`` means the model ``gpt-4.1``.
@@ -256,39 +256,38 @@ def node_at(path: KeyPath) -> Node:
     """The node a valid path leads to; a list's items have the list's own."""
     node: Node = Config
     for step in path:
-        if isinstance(node, Leaf):
-            break
-        node = node.values if isinstance(node, Table) else _below(node, str(step))
+        node = _below(node, step)
     return node
 
 
-def _below(section: type[Section], key: str) -> Node:
-    found = child(section, key)
+def _below(node: Node, step: str | int) -> Node:
+    if isinstance(node, Leaf):
+        return node
+    if isinstance(node, Table):
+        return node.values
+    found = child(node, str(step))
     if found is not None:
         return found.node
-    return PluginChannelConfig if section is ChannelsConfig else FREE
+    return PluginChannelConfig if node is ChannelsConfig else FREE
 
 
 def as_spelled(data: Any, path: KeyPath) -> KeyPath:
-    """``path`` with the names that ``data`` really has (snake_case) instead of those on disk."""
+    """``path`` with the names as ``data`` spells them, which may be snake_case."""
     node: Node = Config
     spelled: list[str | int] = []
     for step in path:
         name = step
-        if isinstance(node, Table):
-            node = node.values
-        elif not isinstance(node, Leaf):
-            if isinstance(data, dict) and step not in data:
-                known = ((each, child(node, each)) for each in data)
-                name = next((each for each, to in known if to and to.key == step), step)
-            node = _below(node, str(step))
+        if isinstance(node, type) and isinstance(data, dict) and step not in data:
+            known = ((each, child(node, each)) for each in data)
+            name = next((each for each, to in known if to and to.key == step), step)
+        node = _below(node, step)
         spelled.append(name)
         data = _item(data, name)
     return tuple(spelled)
 
 
 def value_in(data: Any, path: KeyPath) -> Any:
-    """The value at ``path`` in what a file says, None where there is none."""
+    """The value at ``path`` in a file's data, None if it is missing."""
     for name in as_spelled(data, path):
         data = _item(data, name)
     return data
@@ -302,14 +301,14 @@ def _item(data: Any, step: str | int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that has a value: ``pattern`` has ``<name>`` where the user chooses the name."""
+    """A key with a value; ``pattern`` has ``<name>`` for a name that the user chooses."""
 
     pattern: str
     child: Child
 
 
 def all_keys() -> list[Key]:
-    """Every key of the schema that has a value, the providers' once, in the schema's order."""
+    """Every key of the schema with a value, in its order; the providers' keys only once."""
     found: dict[str, Key] = {}
     for pattern, leaf in _leaves(Config, ""):
         shown = re.sub(r"^providers\.\w+", "providers.<name>", pattern)
@@ -333,7 +332,7 @@ def _leaves(section: type[Section], prefix: str) -> Iterator[tuple[str, Child]]:
 
 
 def resolve(names: Sequence[str]) -> tuple[KeyPath, Node]:
-    """What ``follow`` finds; ConfigError, with the nearest valid key, where that is nothing."""
+    """As ``follow``, but an unknown key raises ConfigError with the nearest valid key."""
     found = follow(names)
     if found is None:
         place, wrong = beyond(names)
@@ -342,7 +341,7 @@ def resolve(names: Sequence[str]) -> tuple[KeyPath, Node]:
 
 
 def beyond(names: Sequence[str]) -> tuple[KeyPath, str]:
-    """How far names that lead nowhere can be followed, and the first unknown one."""
+    """The path of the known names before the first unknown one, and that name."""
     for depth in range(len(names) - 1, 0, -1):
         found = follow(names[:depth])
         if found is not None:
@@ -351,7 +350,7 @@ def beyond(names: Sequence[str]) -> tuple[KeyPath, str]:
 
 
 def nearest(place: KeyPath, wrong: str) -> str:
-    """The end of a sentence about an unknown key below ``place``: the valid key nearest to it."""
+    """The rest of a message about an unknown key below ``place``: the valid key nearest to it."""
     from difflib import get_close_matches
 
     section = node_at(place)
