@@ -1,4 +1,4 @@
-"""``nanobot config``: where the configuration is, what it says, and changing it."""
+"""``nanobot config``: show, check and change the configuration."""
 
 from __future__ import annotations
 

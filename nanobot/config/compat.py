@@ -46,6 +46,17 @@ _KEYS = {
 ALWAYS_ON = frozenset({"websocket"})
 """Channels that compatible programs enable by default; their users expect no answer there."""
 
+UNREAD: Mapping[str, tuple[object, ...]] = {
+    "channels.telegram.groupPolicy": (),  # groups are not served
+    "channels.telegram.streaming": (),
+    "gateway.host": (),
+    "gateway.port": (),
+    "retention.auditDays": (),
+    "skills.load.watchDebounceMs": (),
+    "tools.approval.<name>": ("ask", "deny"),
+}
+"""Keys of the schema that nothing reads, with the values that would protect."""
+
 _REFUSES_WHEN_SET = (
     "agents.defaults.disabledSkills tools.exec.allowPatterns tools.exec.denyPatterns"
 )
@@ -55,7 +66,7 @@ _PROVIDER_DEFAULTS = {"apitype": "auto"}
 
 
 _BY_PLACE = {place: frozenset(map(loose, words.split())) for place, words in _KEYS.items()}
-_PROTECTING = {
+_RESTRICTS = {
     **dict.fromkeys(map(loose, _REFUSES_WHEN_SET.split()), True),
     **dict.fromkeys(map(loose, _REFUSES_WHEN_FALSE.split()), False),
 }
@@ -69,25 +80,25 @@ def is_unserved(place: Sequence[str | int], key: str) -> bool:
     return loose(key) in _BY_PLACE.get(section, ())
 
 
-def says_nothing(value: Any) -> bool:
+def is_empty(value: Any) -> bool:
     """Whether a value of an unknown key is empty, or an object of only such values."""
     if isinstance(value, dict):
         return all(
-            says_nothing(item) or _PROVIDER_DEFAULTS.get(loose(name)) == item
+            is_empty(item) or _PROVIDER_DEFAULTS.get(loose(name)) == item
             for name, item in value.items()
         )
     return any(value is each for each in (None, False)) or value in ("", [])
 
 
-def protecting(path: Sequence[str | int], value: Any) -> Iterator[tuple[str | int, ...]]:
+def restrictions(path: Sequence[str | int], value: Any) -> Iterator[tuple[str | int, ...]]:
     """The places, at ``path`` or within its value, that restrict what the assistant may do."""
-    wanted = _PROTECTING.get(loose(".".join(map(str, path))))
+    wanted = _RESTRICTS.get(loose(".".join(map(str, path))))
     is_set = value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
     if wanted is not None and is_set is wanted and value is not None:
         yield tuple(path)
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from protecting((*path, name), item)
+            yield from restrictions((*path, name), item)
 
 
 def installed_channels() -> frozenset[str]:
@@ -95,18 +106,6 @@ def installed_channels() -> frozenset[str]:
     from importlib.metadata import entry_points
 
     return frozenset(point.name for point in entry_points(group="nanobot.channels"))
-
-
-UNREAD: Mapping[str, tuple[object, ...]] = {
-    "channels.telegram.groupPolicy": (),  # groups are not served
-    "channels.telegram.streaming": (),
-    "gateway.host": (),
-    "gateway.port": (),
-    "retention.auditDays": (),
-    "skills.load.watchDebounceMs": (),
-    "tools.approval.<name>": ("ask", "deny"),
-}
-"""Keys of the schema that nothing reads, with the values that would protect."""
 
 
 def config_warnings(config: Config) -> list[str]:

@@ -12,7 +12,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -131,9 +131,8 @@ def parse_config(
     Without ``overlay`` the environment overrides nothing. With ``tolerate_unset`` a key that
     needs an unset variable keeps its default, with a warning.
     """
-    reading = _Reading(
-        path, parse_document(text, path), environ, plugin_channels, tolerate_unset=tolerate_unset
-    )
+    document = parse_document(text, path)
+    reading = _Reading(path, document, environ, plugin_channels, tolerate_unset)
     try:
         config = Config.model_validate(reading.tree(overlay=overlay))
     except ValidationError as error:
@@ -170,6 +169,7 @@ class _Problem(NamedTuple):
     variable: str | None
 
 
+@dataclass
 class _Reading:
     """One reading of a configuration: ``tree`` first, then the checks, then problems and warnings.
 
@@ -177,27 +177,18 @@ class _Reading:
     value with an unset ``${VAR}`` is left out with a warning.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        document: jsonc.Document,
-        environ: Mapping[str, str],
-        installed: Installed,
-        *,
-        tolerate_unset: bool,
-    ) -> None:
-        self.origins: dict[KeyPath, str] = {}
-        self._path = path
-        self._document = document
-        self._environ = environ
-        self._installed = installed
-        self._tolerate_unset = tolerate_unset
-        self._given: dict[str, Any] = {}
-        self._variable: str | None = None
-        self._problems: list[_Problem] = []
-        self._gateway_problems: list[_Problem] = []
-        self._unserved: dict[KeyPath, None] = {}
-        self._unset: list[str] = []
+    path: Path
+    document: jsonc.Document
+    environ: Mapping[str, str]
+    installed: Installed
+    tolerate_unset: bool
+    origins: dict[KeyPath, str] = field(default_factory=dict)
+    _given: dict[str, Any] = field(default_factory=dict)
+    _variable: str | None = None
+    _problems: list[_Problem] = field(default_factory=list)
+    _gateway_problems: list[_Problem] = field(default_factory=list)
+    _unserved: dict[KeyPath, None] = field(default_factory=dict)
+    _unset: list[str] = field(default_factory=list)
 
     def tree(self, *, overlay: bool) -> dict[str, Any]:
         """The configuration in camelCase with every section, ``${VAR}`` replaced.
@@ -206,7 +197,7 @@ class _Reading:
         """
         if overlay:
             self._read_environment()
-        tree = self._members(Config, self._document.data, ())
+        tree = self._members(Config, self.document.data, ())
         merged: dict[str, Any] = _merged(tree, self._given)
         return merged
 
@@ -284,12 +275,12 @@ class _Reading:
                 return "${"
             if name is None:
                 self._refuse(path, "expected ${NAME} of a variable ($${ stands for ${ itself)")
-            if name not in self._environ and self._tolerate_unset:
+            if name not in self.environ and self.tolerate_unset:
                 self._unset.append(f"{dotted(path)} needs the variable {name}, not set here")
                 raise _DroppedError
-            if name not in self._environ:
+            if name not in self.environ:
                 self._refuse(path, f"the environment variable {name} is not set")
-            return self._environ[name]
+            return self.environ[name]
 
         return _VARIABLE.sub(replace_one, text)
 
@@ -307,11 +298,11 @@ class _Reading:
         if may_be_installed and name in self._installed_channels:
             return PluginChannelConfig
         is_off = is_channel and "enabled" in item and not is_on
-        if not (is_unserved or is_off or compat.says_nothing(item)):
+        if not (is_unserved or is_off or compat.is_empty(item)):
             self._note(here, f"unknown key; {nearest(path, name)}")
             return None
         self._unserved[here] = None
-        for place in compat.protecting(here, item):
+        for place in compat.restrictions(here, item):
             self._note(place, _PROTECTS_NOTHING)
         if is_on and name not in compat.ALWAYS_ON:
             text = f"expected false, found true: this nanobot does not serve the channel {name}"
@@ -320,26 +311,26 @@ class _Reading:
 
     @cached_property
     def _installed_channels(self) -> frozenset[str]:
-        return frozenset(self._installed())
+        return frozenset(self.installed())
 
     def _is_on(self, channel: dict[str, Any]) -> bool:
         value = channel.get("enabled")
         if not isinstance(value, str):
             return bool(value)
-        text = _VARIABLE.sub(lambda match: self._environ.get(match.group(1) or "", ""), value)
+        text = _VARIABLE.sub(lambda match: self.environ.get(match.group(1) or "", ""), value)
         return text.strip().lower() in _TRUE
 
     def check_unread(self, config: Config) -> None:
         """Note the keys of the schema that are set although nothing reads them."""
         for pattern, protecting in compat.UNREAD.items():
             path = tuple(pattern.removesuffix(".<name>").split("."))
-            *sections, field = map(to_snake, path)
+            *sections, name = map(to_snake, path)
             section = attrgetter(".".join(sections))(config)
-            value = getattr(section, field)
+            value = getattr(section, name)
             if isinstance(value, dict):
-                given = {(*path, name): each for name, each in value.items()}
+                given = {(*path, key): each for key, each in value.items()}
             else:
-                given = {} if value == type(section).model_fields[field].default else {path: value}
+                given = {} if value == type(section).model_fields[name].default else {path: value}
             for place, each in given.items():
                 self._unserved[place] = None
                 if each in protecting:
@@ -350,7 +341,7 @@ class _Reading:
     def _read_environment(self) -> None:
         """Read the variables that override keys, whole sections before keys within them."""
         aimed: list[tuple[KeyPath, str, Node]] = []
-        for variable, text in self._environ.items():
+        for variable, text in self.environ.items():
             names = variable.removeprefix(PREFIX).split("__")
             if variable.startswith(PREFIX) and text and child_loosely(Config, names[0]) is not None:
                 path, node = self._target(names)
@@ -361,14 +352,14 @@ class _Reading:
             if path in before:
                 self._note(path, f"is set by {_escaped(before[path])} as well")
             before[path] = variable
-            nested = jsonc.nested(path, _parsed(self._environ[variable], node))
+            nested = jsonc.nested(path, _parsed(self.environ[variable], node))
             given = self._members(Config, nested, ())
             self.origins.update(dict.fromkeys(_ends(given, ()), variable))
             self._given = _merged(self._given, given)
         self._variable = None
 
     def _target(self, names: list[str]) -> tuple[KeyPath, Node]:
-        """The path that a variable's names mean, whatever their case, and its node.
+        """The path that a variable's names mean in any case, and its node.
 
         A table's name is one that the file has, else taken letter for letter.
         """
@@ -380,7 +371,7 @@ class _Reading:
                 known = child_loosely(node, name)
                 key = known.key if known is not None else name.lower()
             elif isinstance(node, Table):
-                table = value_in(self._document.data, path)
+                table = value_in(self.document.data, path)
                 names_there = table if isinstance(table, dict) else ()
                 key = next((each for each in names_there if loose(each) == loose(name)), name)
             path = (*path, key)
@@ -409,7 +400,7 @@ class _Reading:
             if isinstance(node, Leaf) and isinstance(path[-1], int):
                 words = node.item
             variable = self._origin(path)
-            source = self._document.data if variable is None else self._given
+            source = self.document.data if variable is None else self._given
             is_secret = isinstance(node, Leaf) and node.is_secret
             value = found(value_in(source, path), secret=is_secret)
             self._problems.append(_Problem(path, f"expected {words}, found {value}", variable))
@@ -439,8 +430,8 @@ class _Reading:
                 variable = _escaped(problem.variable)
                 lines.append((sys.maxsize, f"{variable} in the environment: {text}"))
             else:
-                line = self._document.line_of(as_spelled(self._document.data, problem.path))
-                lines.append((line, f"{self._path}:{line}: {text}"))
+                line = self.document.line_of(as_spelled(self.document.data, problem.path))
+                lines.append((line, f"{self.path}:{line}: {text}"))
         return [text for _, text in sorted(lines, key=lambda each: each[0])]
 
     def warnings(self) -> list[str]:
@@ -448,12 +439,12 @@ class _Reading:
         told = [f"the gateway does not start: {line}" for line in self.gateway_problems()]
         if self._unserved:
             keys = ", ".join(grouped(self._unserved))
-            told.insert(0, f"{self._path}: this nanobot does not serve, and ignores: {keys}")
+            told.insert(0, f"{self.path}: this nanobot does not serve, and ignores: {keys}")
         return [*told, *self._unset]
 
 
 def _escaped(variable: str) -> str:
-    """A variable's name on one line, whatever characters it has."""
+    """A variable's name with its special characters escaped."""
     return json.dumps(variable)[1:-1]
 
 
@@ -468,7 +459,7 @@ def _parsed(text: str, node: Node) -> Any:
 
 
 def _trimmed(loc: tuple[int | str, ...]) -> KeyPath:
-    """Pydantic's location without what it adds inside of a value (the alternatives of a type)."""
+    """Pydantic's location without its additions within a value (the alternatives of a type)."""
     path: KeyPath = ()
     for step in loc:
         node = node_at(path)

@@ -51,13 +51,13 @@ class Part:
     @property
     def said(self) -> tuple[Entry, ...]:
         """The entries with words, without those of dead-lettered messages."""
-        parked = {
+        dropped = {
             entry.inbound_id: entry.seq for entry in self.entries if entry.kind is EntryKind.PARKED
         }
         return tuple(
             entry
             for entry in self.entries
-            if entry.seq > parked.get(entry.inbound_id, 0) and _words(entry)
+            if entry.seq > dropped.get(entry.inbound_id, 0) and _words(entry)
         )
 
     @property

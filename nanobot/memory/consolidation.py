@@ -274,7 +274,7 @@ class Consolidator:
                 await self._progress.skip(key, part.last)
                 continue
             if chosen is not None and chosen.model == self._offline:
-                return ConsolidationResult(key, steps, "the offline model digests nothing")
+                return ConsolidationResult(key, steps, "the offline model does not consolidate")
             if chosen is not None:
                 batch = await self._asked(part, state, chosen)
             else:
