@@ -22,9 +22,9 @@ from nanobot.bus.dispatcher import Dispatcher
 from nanobot.bus.session_actor import QueueMode
 from nanobot.channels.console import RequestHandler
 from nanobot.channels.registry import enabled_channels
-from nanobot.config.loader import LoadedConfig
-from nanobot.config.masking import all_secrets
+from nanobot.config.load import LoadedConfig
 from nanobot.config.schema import AgentDefaults, Config
+from nanobot.config.show import all_secrets
 from nanobot.core.commands import CommandTable
 from nanobot.core.errors import ProviderError
 from nanobot.core.ports import Clock
@@ -35,7 +35,7 @@ from nanobot.cron.tool import Cron, cron_command
 from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
 from nanobot.internet.fetch import web_tools
 from nanobot.memory.consolidation import Consolidator, MemorySettings
-from nanobot.memory.progress import Digests
+from nanobot.memory.progress import MemoryProgress
 from nanobot.memory.store import MemoryStore, memory_command
 from nanobot.providers import catalogue
 from nanobot.providers.models import Models
@@ -260,10 +260,10 @@ async def open_app(
             clock=clock,
             limits=_limits(defaults),
         )
-        digests = Digests(database, clock)
+        progress = MemoryProgress(database, clock)
         consolidator = Consolidator(
             sessions=sessions,
-            digests=digests,
+            progress=progress,
             memory=memory,
             models=models,
             clock=clock,
@@ -288,7 +288,7 @@ async def open_app(
         ).table(
             more=(
                 compact_command(sessions, models, loop.window, meter),
-                memory_command(memory, digests),
+                memory_command(memory, progress),
                 skills_command(skills.snapshot),
                 cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
             ),
@@ -307,7 +307,7 @@ async def open_app(
         )
         admin = Admin(
             sessions=transfer,
-            digests=digests,
+            progress=progress,
             memory=memory,
             consolidator=consolidator,
             is_busy=lambda key: dispatcher.running_since(key) is not None,

@@ -15,9 +15,9 @@ from nanobot import __version__, runtime
 from nanobot.app import open_app
 from nanobot.cli.context import CliContext
 from nanobot.cli.setup import load
-from nanobot.config.compat import config_hints
-from nanobot.config.loader import LoadedConfig
-from nanobot.config.masking import all_secrets
+from nanobot.config.compat import config_warnings
+from nanobot.config.load import LoadedConfig
+from nanobot.config.show import all_secrets
 from nanobot.core.errors import ConfigError, GatewayError
 from nanobot.gateway import serve
 from nanobot.logs import log_to_file, log_to_stderr
@@ -65,7 +65,7 @@ def run(cli: CliContext, *, verbose: bool) -> None:
     with HomeLock(cli.home, "gateway") as lock:
         _acquire(lock, cli)
         log_to_file(cli.home, all_secrets(loaded.config), verbose=verbose)
-        for hint in config_hints(loaded.config):
+        for hint in config_warnings(loaded.config):
             logger.warning("{}", hint)
         runtime.run(_serve(cli, loaded))
 

@@ -20,7 +20,7 @@ from nanobot.cli.show import printable
 from nanobot.core.errors import NanobotError
 
 if TYPE_CHECKING:
-    from nanobot.config.loader import LoadedConfig
+    from nanobot.config.load import LoadedConfig
     from nanobot.skills.eligibility import SkillsSnapshot, SkillStatus
     from nanobot.skills.install.clawhub import Registry
     from nanobot.skills.install.install import Candidate, Installer, SkillLock

@@ -466,7 +466,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         45,
         "a config with mistakes silently runs on defaults",
-        "nanobot/config/loader.py",
+        "nanobot/config/load.py",
         "    if problems := reading.problems():\n",
         "    if (problems := reading.problems()) and not problems:\n",
         ("tests/e2e/test_config_errors.py::test_a_wrong_key_names_file_path_and_the_nearest_key",),
@@ -474,9 +474,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         45,
         "the names of headers and variables are rewritten",
-        "nanobot/config/reading.py",
-        "                self._put(tree, name, table.values, item, (*path, name))",
-        "                self._put(tree, name.lower(), table.values, item, (*path, name))",
+        "nanobot/config/load.py",
+        "            return name, node.values",
+        "            return name.lower(), node.values",
         ("tests/unit/test_config_loader.py::test_every_family_key_is_read",),
     ),
     Mutation(
@@ -490,7 +490,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         47,
         "the config is read in the locale's encoding",
-        "nanobot/config/loader.py",
+        "nanobot/config/load.py",
         'return path.read_bytes().decode("utf-8-sig")',
         'return path.read_bytes().decode("latin-1")',
         ("tests/unit/test_config_loader.py::test_a_byte_order_mark_and_any_locale_are_fine",),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.config.loader import load_config
+from nanobot.config.load import load_config
 from nanobot.config.schema import ModelOverride
 from nanobot.core.chat import (
     AssistantMessage,
