@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import contextlib
 import json
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from nanobot.core.errors import ToolError
-from nanobot.shell.process_tree import uninterrupted
+from nanobot.shell.process_tree import run_worker
 
 Kind: TypeAlias = Literal["markdown", "text", "pdf"]
 
@@ -111,8 +109,10 @@ class DocumentReader:
             **{"first": first, "pages": pages},
         }
         async with self._slots:
-            answer = await self._worked(json.dumps(request).encode() + b"\n" + data)
-        if not answer:
+            answer, exit_code = await run_worker(
+                str(_WORKER), json.dumps(request).encode() + b"\n" + data, seconds=self._seconds
+            )
+        if exit_code != 0:
             raise ToolError("The document is too large or too tangled to be read.")
         result = json.loads(answer)
         if result["error"]:
@@ -120,27 +120,6 @@ class DocumentReader:
         text = visible(result["text"])
         hidden = len(result["text"]) - len(text)
         return Reading(visible(result["title"]), text, result["total"] - hidden, result["note"])
-
-    async def _worked(self, document: bytes) -> bytes:
-        """The worker's answer; empty if it took too long, or died of what it read."""
-        worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-X", "utf8", "-W", "ignore", str(_WORKER)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={},
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(self._seconds):
-                answer, _ = await worker.communicate(document)
-            return answer if worker.returncode == 0 else b""
-        except TimeoutError:
-            return b""
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                worker.kill()
-            await uninterrupted(_buried(worker))
 
 
 def decoded(data: bytes, charset: str = "") -> str:
@@ -174,10 +153,3 @@ def _encoding(label: str) -> str | None:
         return None
     name = _READ_AS.get(name, name)
     return name if name in _ENCODINGS else None
-
-
-async def _buried(worker: asyncio.subprocess.Process) -> None:
-    # Some versions of Python wait for the end of the output, which nobody would read any more.
-    assert worker.stdout is not None
-    await worker.stdout.read()
-    await worker.wait()

@@ -1,4 +1,4 @@
-"""A child process with everything it starts: its output kept within bounds, killed as one."""
+"""Child processes: a command with everything it starts, and a worker that answers one request."""
 
 from __future__ import annotations
 
@@ -291,6 +291,48 @@ async def uninterrupted(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+async def run_worker(
+    program: str, request: bytes, *, seconds: float, pass_fds: Sequence[int] = ()
+) -> tuple[bytes, int | None]:
+    """Let a Python program of its own process answer one request; (its output, its exit code).
+
+    The program reads ``request`` from standard input. After ``seconds`` it is killed: the exit
+    code is then None, and the output what it had written.
+    """
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-X", "utf8", "-W", "ignore", program),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={},
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    output = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            worker.stdin.write(request)
+            worker.stdin.close()
+            while data := await worker.stdout.read(_READ_SIZE):
+                output += data
+            return bytes(output), await worker.wait()
+    except TimeoutError:
+        return bytes(output), None
+    finally:
+        if worker.returncode is None:
+            # Not worker.kill(), which may reap a process that asyncio's own thread waits for.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+        await uninterrupted(_reaped(worker, worker.stdout))
+
+
+async def _reaped(worker: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
+    await output.read()  # some versions of Python wait for the end of the output
+    await worker.wait()
 
 
 def _close(*descriptors: int | None) -> None:

@@ -69,7 +69,7 @@ class Request(TypedDict):
     outer_rules: list[tuple[str, str]]
 
 
-class Outcome(TypedDict):
+class Summary(TypedDict):
     """How a search ended: ``end`` is done, limit, time or error (then with ``reason``)."""
 
     end: str
@@ -338,7 +338,7 @@ def _excerpt(line: str, start: int) -> str:
     return "…" * (begin > 0) + line[begin:end] + "…" * (end < len(line))
 
 
-def search(request: Request, emit: Emit) -> Outcome:
+def search(request: Request, emit: Emit) -> Summary:
     """Run a search; hits go to ``emit`` as they are found."""
     found: Search | None = None
     end, reason = "done", ""
@@ -349,7 +349,7 @@ def search(request: Request, emit: Emit) -> Outcome:
         end, reason = ended.end, ended.reason
     except (re.error, MemoryError, RecursionError) as error:
         end, reason = "error", f"{type(error).__name__}: {error}"
-    return Outcome(
+    return Summary(
         end=end,
         reason=reason,
         files=found.files if found else 0,
