@@ -20,8 +20,7 @@ from nanobot.core.text import one_line, read_json
 from nanobot.core.tool import DEFAULT_TIMEOUT_S, Effect, Tool, ToolContext, ToolOutput
 from nanobot.internet.reading import DocumentReader
 from nanobot.safety.paths import PathResolver
-from nanobot.shell.background import BackgroundProcesses
-from nanobot.shell.commands import CommandRunner
+from nanobot.shell.commands import BackgroundProcesses, CommandRunner
 from nanobot.shell.exec import Exec, Process
 from nanobot.tools.files import EditFile, ListDir, ReadFile, WriteFile
 from nanobot.tools.images import Pictures
