@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,23 +192,13 @@ def _outer_rules(paths: Paths, root: Path) -> list[tuple[str, str]]:
         directory = directory.parent
         prefix = f"{root.relative_to(directory).as_posix()}/"
         for name in reversed(IGNORE_FILES):
-            text = _regular_text(directory / name)
+            text = search_worker.ignore_file_text(str(directory / name))
             if text:
                 rules.append((prefix, text))
     checked = search_worker.Rules()
     for prefix, text in reversed(rules):
         checked = checked.with_file(prefix, text)
     return [] if checked.ignore("") else rules
-
-
-def _regular_text(path: Path) -> str:
-    try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > 1_000_000:
-            return ""
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _under(paths: Paths, root: Path, path: str) -> str:

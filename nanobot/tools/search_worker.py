@@ -158,7 +158,7 @@ class Search:
             return
         for name in IGNORE_FILES:
             if any(entry.name == name for entry in entries):
-                text = _small_text(directory, name)
+                text = ignore_file_text(name, directory)
                 rules = rules.with_file("", text) if text else rules
         for entry in entries:
             self._check_time()
@@ -316,10 +316,10 @@ def _translated(glob: str) -> Iterator[str]:
     yield ")" * braces
 
 
-def _small_text(directory: int, name: str) -> str:
-    """An ignore file's text; nothing if it is no ordinary file of ordinary size."""
+def ignore_file_text(path: str, directory: int | None = None) -> str:
+    """An ignore file's text, ``path`` seen from ``directory``; "" unless a small regular file."""
     try:
-        descriptor = os.open(name, _OPEN, dir_fd=directory)
+        descriptor = os.open(path, _OPEN, dir_fd=directory)
     except OSError:
         return ""
     with os.fdopen(descriptor, "rb") as file:
