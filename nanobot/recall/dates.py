@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -105,43 +106,55 @@ def _month_in_figures(match: re.Match[str], today: date, query: str) -> Span:
 def _month_of(month: int, year: int | None, today: date) -> Span:
     if year is None:
         year = today.year if month <= today.month else today.year - 1
-    return _whole_month(date(year, month, 1))
+    return _whole_month(year, month)
 
 
 def _year(match: re.Match[str], today: date, query: str) -> Span:
-    year = int(match["y"])
-    return Span(date(year, 1, 1), date(year, 12, 31))
+    return _whole_year(int(match["y"]))
 
 
 def _ago(match: re.Match[str], today: date, query: str) -> Span:
     number = int(match["n"]) if match["n"].isdecimal() else _NUMBERS[match["n"]]
     unit = _UNITS[match["u"]]
-    if unit == "day":
-        day = today - timedelta(days=number)
-        return Span(day - timedelta(days=number // 7), day + timedelta(days=number // 7))
-    if unit == "week":
-        day = today - timedelta(weeks=number)
-        return Span(day - timedelta(days=3), day + timedelta(days=3))
-    if unit == "month":
-        return _whole_month(_months_back(today, number))
-    return Span(date(today.year - number, 1, 1), date(today.year - number, 12, 31))
+    if unit in {"month", "year"}:
+        return _back(number, unit, today)
+    days, about = (number, number // 7) if unit == "day" else (7 * number, 3)
+    day = today - timedelta(days=days)
+    return Span(day - timedelta(days=about), day + timedelta(days=about))
 
 
 def _relative(match: re.Match[str], today: date, query: str) -> Span:
-    which, unit = _RELATIVES[match[0].replace(" ", "")]
+    return _back(*_RELATIVES[match[0].replace(" ", "")], today)
+
+
+def _back(number: int, unit: str, today: date) -> Span:
+    """The calendar's day, week, month or year, ``number`` of them before today's."""
     if unit == "day":
-        return _day(today - timedelta(days=which))
+        return _day(today - timedelta(days=number))
     if unit == "week":
-        monday = today - timedelta(days=today.weekday() + 7 * which)
+        monday = today - timedelta(days=today.weekday() + 7 * number)
         return Span(monday, monday + timedelta(days=6))
     if unit == "month":
-        return _whole_month(_months_back(today, which))
-    return Span(date(today.year - which, 1, 1), date(today.year - which, 12, 31))
+        year, month = divmod(today.year * 12 + today.month - 1 - number, 12)
+        return _whole_month(year, month + 1)
+    return _whole_year(today.year - number)
 
 
 def _weekday(match: re.Match[str], today: date, query: str) -> Span:
     back = (today.weekday() - _DAYS.index(match["d"])) % 7 or 7
     return _day(today - timedelta(days=back))
+
+
+def _day(day: date) -> Span:
+    return Span(day, day)
+
+
+def _whole_month(year: int, month: int) -> Span:
+    return Span(date(year, month, 1), date(year, month, calendar.monthrange(year, month)[1]))
+
+
+def _whole_year(year: int) -> Span:
+    return Span(date(year, 1, 1), date(year, 12, 31))
 
 
 _UNITS = {
@@ -214,17 +227,3 @@ _PATTERNS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
     (re.compile(rf"\b(?:last|on|this past) +(?P<d>{'|'.join(_DAYS)})\b"), _weekday),
     (re.compile(rf"(?<![\d.,/-])(?P<y>{_YEAR})(?![\d/-]|[.,]\d)年?"), _year),
 )
-
-
-def _day(day: date) -> Span:
-    return Span(day, day)
-
-
-def _whole_month(first: date) -> Span:
-    following = date(first.year + first.month // 12, first.month % 12 + 1, 1)
-    return Span(first, following - timedelta(days=1))
-
-
-def _months_back(day: date, months: int) -> date:
-    count = day.year * 12 + day.month - 1 - months
-    return date(count // 12, count % 12 + 1, 1)
