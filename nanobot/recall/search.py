@@ -1,4 +1,4 @@
-"""Searching: BM25 in SQLite finds candidates, a second pass weighs what they say together."""
+"""Searches the index: BM25 in SQLite finds candidates, a second pass ranks them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANKED, CANDIDATES = 1200, 300
 _MOST_ALIKE = 20
 """Of those, how many may differ in figures alone."""
 _EXPANDED = 40
-"""The best of them whose neighbours are looked at, too."""
+"""How many of the best have their neighbours looked at, too."""
 _IN_SPAN = 150
 _MOST_HITS = 200
 _TOGETHER_S = 6 * 3600.0
@@ -31,14 +31,14 @@ _K1, _B = 1.2, 0.5
 _NAMED = re.compile(r"([A-Z][^\W\d_]{1,20}(?: [A-Z][^\W\d_]{1,20})?): ")
 """How transcripts name who speaks."""
 _BY, _BY_ONE = 0.7, 1.4
-"""That somebody said it is no mention of them, but what they said is rather about them."""
+"""A speaker match counts less than a mention; a speaker's own words count more."""
 _OF_ONESELF, _OF_THE_ANSWER = 1.7, 1.15
-"""People tell of themselves in their own messages, not in the answers to them."""
+"""Factors for the user's own messages, and for the assistant's, where the question is of them."""
 _NEXT, _SECOND = 0.3, 0.1
-"""What a neighbour says counts so much for a chunk, the next and the one after it."""
+"""Share of a neighbour's score that counts for a chunk: of the next, and the one after it."""
 _FIGURES = re.compile(r"\d+")
 _REPEATED = 0.7
-"""What each further message of one form counts."""
+"""Factor for each further message that differs in figures alone."""
 _FIGURE = re.compile(
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|dozen|half|twice|hundred|"
     r"thousand|couple|second|third|once)\b|[一二三四五六七八九十百千万两]",
@@ -166,12 +166,12 @@ def _allowed(asker: Asker) -> tuple[str, tuple[str, ...]]:
     return f"{condition} AND chunk.session = ?", (asker.inbound_id, asker.session)
 
 
-def _chunk(row: Sequence[object]) -> Chunk:
+def _chunk(row: Sequence[Any]) -> Chunk:
     id_, session, seq, part, speaker, name, at, untrusted, guest, inbound_id, text = row
-    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, float) else None
+    moment = None if at is None else datetime.fromtimestamp(at, UTC)
     return Chunk(
-        *(int(str(id_)), str(session), int(str(seq)), int(str(part)), str(speaker), str(name)),
-        *(moment, bool(untrusted), bool(guest), str(inbound_id), str(text)),
+        *(id_, session, seq, part, speaker, name, moment),
+        *(bool(untrusted), bool(guest), inbound_id, text),
     )
 
 
@@ -309,17 +309,10 @@ def _score(
     if chunk.at is not None and question.wants_newest:
         age = max((newest - chunk.at).total_seconds() / 86400, 0.0)
         total *= 1 + 0.25 / (1 + age / 60)
-    if _is_seen(chunk, asker):
-        # The model has it before its eyes: what it does not see comes first.
-        total *= 0.5
+    is_live = asker.live_from is not None and chunk.seq >= asker.live_from
+    if is_live and chunk.session == asker.session:
+        total *= 0.5  # the model sees it anyway
     return total
-
-
-def _is_seen(chunk: Chunk, asker: Asker) -> bool:
-    """Whether a chunk is in the part of the asker's session that the model sees anyway."""
-    if asker.live_from is None or chunk.session != asker.session:
-        return False
-    return chunk.seq >= asker.live_from
 
 
 def _dated(chunk: Chunk, question: Question, total: float) -> float:
