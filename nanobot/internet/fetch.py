@@ -18,14 +18,14 @@ from nanobot.core.messages import Trust
 from nanobot.core.text import fence, readable_size
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.internet.addresses import Network, Resolver, parse_url
-from nanobot.internet.client import Limits, Response, SafeClient, TLSContexts
+from nanobot.internet.client import FetchLimits, Response, SafeClient, TLSContexts
 from nanobot.internet.reading import DocumentReader, Reading, decoded, visible
 from nanobot.internet.search import Brave, DuckDuckGo, SearchEngine, WebSearch
 
 FETCHED_CHARACTERS = 20_000
 
 _ACCEPT = "text/html,application/xhtml+xml,application/json,text/plain,text/*;q=0.9,*/*;q=0.5"
-_SEARCH_LIMITS = Limits(max_bytes=2_000_000, total_s=20.0)
+_SEARCH_LIMITS = FetchLimits(max_bytes=2_000_000, total_s=20.0)
 _ERROR_BYTES = 100_000
 _ERROR_CHARACTERS = 500
 _LOOKED_AT = 1024
