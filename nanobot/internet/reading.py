@@ -1,4 +1,4 @@
-"""Text from web pages, PDF documents and other bytes that came from somewhere else."""
+"""Text from web pages, PDF documents and bytes in any encoding."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ENCODINGS = frozenset(
         *("cp874", *(f"cp{page}" for page in range(1250, 1259))),
     }
 )
-# What the standard, and so every browser, takes these names to mean.
+# How the standard, and so every browser, reads these names.
 _READ_AS = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
@@ -56,8 +56,8 @@ _READ_AS = {
     "euc_kr": "cp949",
     "utf-16": "utf-16-le",
 }
-# What nobody sees and a model reads all the same (tag characters, zero width, marks of direction);
-# line breaks, tabs and what joins letters and emoji stay.
+# Invisible to people but read by models (tag characters, zero width, marks of direction). Line
+# breaks, tabs and joiners of letters and emoji stay.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
@@ -66,7 +66,7 @@ _INVISIBLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a document says: the first characters of ``total``; ``note`` is a remark or ""."""
+    """A document's title and the first of its ``total`` characters; ``note`` is a remark or ""."""
 
     title: str
     text: str
@@ -141,7 +141,7 @@ def decoded(data: bytes, charset: str = "") -> str:
 
 
 def visible(text: str) -> str:
-    """``text`` without the characters that nobody would see; its lines end with a line feed."""
+    """``text`` without invisible characters, its lines ended by a line feed."""
     return _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 

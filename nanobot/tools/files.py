@@ -31,7 +31,7 @@ from nanobot.tools.search_worker import bom_of, encoding_of
 READ_LINES = 2000
 READ_CHARACTERS = 15_000
 PAGE_CHARACTERS = 500_000
-"""Of a single page of a PDF; what is too long to be shown is spilled into a file."""
+"""Limit for a single page of a PDF; a result too long to show is spilled into a file."""
 PDF_BYTES = 100_000_000
 LIST_ENTRIES = 500
 
@@ -249,9 +249,9 @@ class ListDir(_DiskTool[ListDirArguments]):
 
 
 class _TextFile:
-    """An open text file, decoded as it is read: nothing of it is kept.
+    """A text file decoded while it is read.
 
-    ``lossy`` tells, once it is read, whether bytes were met that its encoding does not know.
+    After reading, ``lossy`` says whether some bytes were not valid in its encoding.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -389,7 +389,7 @@ def _line_count(file: BinaryIO) -> int | None:
 
 
 def _refuse_mask(name: str, text: str, former: bytes) -> None:
-    """A file was shown with its secrets masked: writing the mask back would destroy them."""
+    """Refuse to write the mask over a secret: files are shown with their secrets masked."""
     if MASK in text and MASK.encode() not in former:
         raise ToolError(
             f"{MASK} stands for a secret that was masked for you; {name} keeps the real one. "
@@ -398,7 +398,7 @@ def _refuse_mask(name: str, text: str, former: bytes) -> None:
 
 
 def _occurrences(text: str, old: str) -> Iterator[re.Match[str]]:
-    """Where ``old`` is, whichever way the lines of the file end."""
+    """The places of ``old``, with either kind of line ending."""
     parts = old.replace("\r\n", "\n").split("\n")
     return re.finditer(r"\r?\n".join(map(re.escape, parts)), text)
 

@@ -1,4 +1,4 @@
-"""The tools of a profile in a fixed order, and the one way to call them."""
+"""The tools of a profile in a fixed order, and how they are called."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _SUMMARY_LENGTH = 80
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to; when not ``ok``, the output's text says why and how to mend it."""
+    """The result of a call; if not ``ok``, the text says why it failed and what to do."""
 
     output: ToolOutput
     ok: bool
 
 
 class ToolRegistry:
-    """An ordered set of tools. ``mask`` takes the secrets out of everything they say.
+    """An ordered set of tools. ``mask`` removes secrets from their results.
 
-    ``timeout_s`` is the wall-clock limit of the tools that name none of their own.
+    ``timeout_s`` is the wall-clock limit of tools without one of their own.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class ToolRegistry:
         return tuple(self._tools)
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What the model is told of the tools, always in the same order."""
+        """The tools as the model sees them, always in the same order."""
         return tuple(self._specs.values())
 
     def without(self, *names: str) -> ToolRegistry:
-        """The same tools but for some, for a profile that must not have them."""
+        """A registry without some of the tools, for a profile that must not have them."""
         kept = (tool for name, tool in self._tools.items() if name not in names)
         return ToolRegistry(kept, mask=self._mask, timeout_s=self._timeout_s)
 
@@ -81,7 +81,7 @@ class ToolRegistry:
         return Effect.WRITE if tool is None else tool.effect
 
     def polls(self, name: str) -> bool:
-        """Whether the same call of a tool, with the same result, is how one waits with it."""
+        """Whether repeating the same call of a tool is a way to wait."""
         tool = self._tools.get(name)
         return tool is not None and tool.polls
 
@@ -108,7 +108,7 @@ class ToolRegistry:
         return one_line(self._mask(text[:10_000]), _SUMMARY_LENGTH)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        """Run one call within its time; only a cancellation leaves as an exception."""
+        """Run one call within its time limit; raises nothing but CancelledError."""
         result = await self._execute(call, context)
         output = replace(result.output, text=self._mask(result.output.text))
         return ToolResult(output, result.ok)
@@ -136,12 +136,12 @@ class ToolRegistry:
         return ToolResult(output, ok=True)
 
     async def aftermath(self, call: ToolCall, inbound_id: str) -> str | None:
-        """What became of a call that a crash cut off; None when nobody can know."""
+        """The result of a call that a crash interrupted; None if it cannot be known."""
         tool = self._tools.get(call.name)
         return None if tool is None else await tool.aftermath(inbound_id, call.id)
 
     async def stopped(self, inbound_id: str) -> None:
-        """Have every tool end what it left running in a turn that the user stopped."""
+        """Tell every tool that the user stopped a turn, to end what it left running."""
         for tool in self._tools.values():
             try:
                 await tool.stopped(inbound_id)
@@ -213,7 +213,7 @@ def _parsed(tool: AnyTool, spec: ToolSpec, text: str) -> dict[str, Any]:
 
 
 def cut_off(name: str) -> str:
-    """What the model reads of a call to the tool ``name`` whose end may be missing."""
+    """The error text for a call whose arguments may have been cut off."""
     return (
         f"The arguments of {name} end in the middle and nothing was done. "
         "Send the call again, long content in several parts."

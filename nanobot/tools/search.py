@@ -107,13 +107,13 @@ class Grep(Tool[GrepArguments]):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The hits of a search as the worker wrote them, and how it ended."""
+    """The hits of a search as the worker wrote them, and its summary."""
 
     hits: Sequence[list[Any]]
     summary: Summary
 
     def remark(self, limit: int) -> str:
-        """What the model has to know of a search that did not see everything."""
+        """A remark for the model on a search that did not see everything."""
         remarks = {
             "limit": f"only the first {limit} are shown; narrow the search or raise limit",
             "time": "the search took too long and was stopped; narrow it, or simplify the pattern",
@@ -182,7 +182,7 @@ def _opened(paths: Paths, root: Path) -> Iterator[int]:
 def _outer_rules(paths: Paths, root: Path) -> list[tuple[str, str]]:
     """The ignore files above ``root``, nearest first: those of the workspace or repository.
 
-    None of them if they ignore ``root`` itself: who names an ignored directory means it.
+    Empty if they ignore ``root`` itself, since the model asked for it by name.
     """
     rules: list[tuple[str, str]] = []
     directory = root

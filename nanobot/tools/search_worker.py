@@ -1,11 +1,11 @@
-"""Walks directories and searches files in a process of its own, which can be killed.
+"""A worker program that walks directories and searches files.
 
-Python's regular expressions hold the interpreter's lock while they match, and a pattern can take
-for ever: in the daemon it would stop every chat. Run as a program (``python -I search_worker.py``)
-it reads one request as JSON from standard input and writes JSON lines to standard output: hits
-(lists) as they are found, at last an object with what became of the search. It has the daemon's
-rights but starts from a descriptor it was given and never follows a symbolic link. Nothing but
-the standard library is imported, and pathspec where there is an ignore file.
+A regular expression holds the interpreter's lock while it matches and can take for ever, so
+searches run in a process of their own that can be killed. The program
+(``python -I search_worker.py``) reads one request as JSON from standard input and writes JSON
+lines to standard output: hits (lists) as they are found, last a summary (an object). It has the
+daemon's rights, but starts from a given descriptor and never follows a symbolic link. It imports
+only the standard library, and pathspec where there is an ignore file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILES = (".gitignore", ".ignore")  # the later rules
-# Never what is looked for, and large: history, dependencies, caches.
+# Large and never searched: history, dependencies, caches.
 _SKIPPED = frozenset(
     {
         *(".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".cache", ".npm"),
@@ -70,7 +70,7 @@ class Request(TypedDict):
 
 
 class Summary(TypedDict):
-    """How a search ended: ``end`` is done, limit, time or error (then with ``reason``)."""
+    """How a search ended: ``end`` is done, limit, time or error (with ``reason``)."""
 
     end: str
     reason: str
@@ -79,7 +79,7 @@ class Summary(TypedDict):
 
 
 class Ended(Exception):
-    """The search is over before everything was seen."""
+    """The search stopped before it saw everything."""
 
     def __init__(self, end: str, reason: str = "") -> None:
         super().__init__(end)
@@ -117,7 +117,7 @@ class Rules:
 
 
 class Search:
-    """One search; owned by ``main``."""
+    """One search."""
 
     def __init__(self, request: Request, emit: Emit) -> None:
         self._request = request
