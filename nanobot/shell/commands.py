@@ -61,7 +61,7 @@ class ShellCommand:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended: ``exit_code`` is None when the time was over and it was killed."""
+    """How a command ended; ``exit_code`` is None if it was killed after its time limit."""
 
     exit_code: int | None
     output: Captured
@@ -76,8 +76,7 @@ class CommandResult:
 class OutputLimits:
     """Bytes kept of the beginning and of the end of a command's output.
 
-    Far more than a model is shown at once: what is too long for it is spilled into a file, where
-    it can search for the error in the middle.
+    The model is shown less at once; the rest is spilled into a file that it can search.
     """
 
     head: int = 128 * 1024
@@ -85,7 +84,7 @@ class OutputLimits:
 
 
 class CommandRunner:
-    """Starts commands and owns all that run; as long-lived as the daemon."""
+    """Starts commands and owns all that run; lives as long as the daemon."""
 
     def __init__(self, sandbox: Sandbox, limits: OutputLimits | None = None) -> None:
         self.sandbox = sandbox
@@ -95,7 +94,7 @@ class CommandRunner:
     async def run(self, command: ShellCommand, *, timeout: float) -> CommandResult:
         """Run ``command`` for at most ``timeout`` seconds; raises ToolError.
 
-        However this ends (exit, time-out, cancellation), no process of the command is left.
+        On exit, time-out and cancellation alike, no process of the command is left.
         """
         began = time.monotonic()
         tree = self.start(command)
@@ -120,16 +119,16 @@ class CommandRunner:
     ) -> ProcessTree:
         """Start ``command`` and leave it running; the caller must ``stop`` it in the end.
 
-        ``lasting``: it has not ended before everything that it started has, such as a daemon.
+        A ``lasting`` command ends with the last of the processes it started, such as a daemon.
         """
         sandboxed = command.sandboxed
         script = _RUN_LASTING if sandboxed and lasting else _RUN
         argv = ["/bin/sh", "-c", script, "sh", shell(), "-c", command.text]
         if sandboxed:
             argv = self.sandbox.wrap(argv, view=command.view, cwd=command.cwd)
-            variables = self.sandbox.environment(command.view, command.environment)
-        else:
-            variables = self.sandbox.open_environment(command.environment)
+        variables = self.sandbox.environment(
+            command.view if sandboxed else None, command.environment
+        )
         try:
             tree = ProcessTree.start(
                 argv,
@@ -159,15 +158,15 @@ class CommandRunner:
 
 
 QUIET_S = 0.25
-"""How long a process must have written nothing for its output to count as complete for now."""
+"""Seconds of silence after which the output of a process counts as complete for now."""
 
 WRITE_LIMIT_S = 5.0
-"""How long a process may take to read what is written to it."""
+"""Seconds that a process may take to read what is written to its input."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundLimits:
-    """How many may run, how many that have ended are kept, and bytes of unread output of each."""
+    """How many processes may run, how many ended ones are kept, and bytes of unread output."""
 
     per_session: int = 8
     overall: int = 32
@@ -219,11 +218,11 @@ def random_id() -> str:
 
 
 class BackgroundProcesses:
-    """Owns the processes that commands with ``background`` are; as long-lived as the daemon.
+    """Owns the commands that run in the background; lives as long as the daemon.
 
-    A process belongs to the session that started it: no other can see it. It ends by itself, by
-    ``kill``, with its turn when the user stops that (``kill_turn``), and at the latest when
-    nanobot ends. ``lasting`` is false where nanobot ends with its first answer.
+    Only the session that started a process sees it. A process ends by itself, by ``kill``, when
+    the user stops its turn (``kill_turn``), and at the latest when nanobot ends. ``lasting`` is
+    false where nanobot ends with its first answer.
     """
 
     def __init__(
@@ -248,10 +247,9 @@ class BackgroundProcesses:
         inbound_id: str,
         timeout: float | None = None,
     ) -> str:
-        """Start ``command`` and return its id; raises ToolError.
+        """Start ``command`` with an open input and return its id; raises ToolError.
 
-        After ``timeout`` seconds it is stopped. It can be written to, and it has not ended before
-        everything that it started has.
+        It is stopped after ``timeout`` seconds, and ends with the last process it started.
         """
         self._make_room(session_key)
         output = OutputStream(self._limits.head, self._limits.tail)
@@ -289,9 +287,9 @@ class BackgroundProcesses:
     async def poll(
         self, session_key: str, process_id: str, timeout: float
     ) -> tuple[BackgroundProcess, Captured]:
-        """How a process does and what it has written since the last poll; raises ToolError.
+        """A process, and its output since the last poll; raises ToolError.
 
-        Returns when it has ended, or has written something and fallen silent, or after
+        Returns once the process has ended, or has written something and fallen silent, or after
         ``timeout`` seconds.
         """
         process = self.find(session_key, process_id)
@@ -336,7 +334,7 @@ class BackgroundProcesses:
             raise ToolError(f"{process_id} has ended before it read everything.")
         if eof:
             process.close_input()
-        # What it wrote before is not yet the response: see QUIET_S.
+        # Earlier output is not the response: wait for QUIET_S from now on.
         process.output.last_at = time.monotonic()
 
     async def kill(self, session_key: str, process_id: str) -> None:
@@ -344,14 +342,14 @@ class BackgroundProcesses:
         await self._end((self.find(session_key, process_id),), "stopped on request")
 
     async def kill_turn(self, inbound_id: str) -> int:
-        """End what was started in the turn of an inbound, which the user stopped; how many."""
+        """End what the turn of an inbound started, because the user stopped it; how many ran."""
         return await self._end(
             tuple(p for p in self._processes.values() if p.inbound_id == inbound_id),
             "stopped by the user",
         )
 
     async def kill_session(self, session_key: str) -> int:
-        """End what belongs to a session, and forget it; returns how many ran."""
+        """End and forget a session's processes; returns how many ran."""
         processes = self.of_session(session_key)
         ended = await self._end(processes, "stopped with its session")
         for process in processes:
@@ -372,7 +370,7 @@ class BackgroundProcesses:
         return len(running)
 
     async def _watch(self, process: BackgroundProcess, timeout: float | None) -> None:
-        """Wait for the end of a process, and free what it held."""
+        """Wait until a process ends, then free its resources."""
         try:
             async with asyncio.timeout(timeout):
                 await process.tree.wait()
@@ -418,7 +416,7 @@ class BackgroundProcesses:
 
 
 async def _writable(process: BackgroundProcess, descriptor: int) -> None:
-    """Wait until a process's input can be written to again, if only to learn that it is gone."""
+    """Wait until a process's input can be written to again, or is gone."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_writer(descriptor, ready.set)

@@ -41,7 +41,7 @@ class ExecArguments(ToolArguments):
 
 
 class Exec(Tool[ExecArguments]):
-    """Runs commands for owners; keeps only which sessions were warned of a missing sandbox."""
+    """Runs commands for owners; remembers only which sessions it warned of a missing sandbox."""
 
     name = "exec"
     description = (
@@ -99,10 +99,10 @@ class Exec(Tool[ExecArguments]):
         await self._background.kill_turn(inbound_id)
 
     async def _protection(self, context: ToolContext, paths: Paths) -> tuple[bool, str]:
-        """Whether to use the sandbox, and what is to be said of it; raises ToolError.
+        """Whether to use the sandbox, and a warning for the model; raises ToolError.
 
-        Without one, only somebody who sits at the terminal can see and stop what happens, and
-        nothing keeps a command in the workspace.
+        Without a sandbox, commands run only while the owner is at the terminal and can stop them,
+        and never when they must stay in the workspace.
         """
         mode = self._runner.sandbox.policy.mode
         if mode is SandboxMode.OFF:
@@ -120,7 +120,7 @@ class Exec(Tool[ExecArguments]):
         )
 
     def _begun(self, process_id: str, timeout: float | None) -> str:
-        """What the model reads of a command that goes on by itself."""
+        """The result text for a command that was started in the background."""
         until = "" if timeout is None else f", for at most {timeout:g} s"
         text = f"Runs in the background as {process_id}{until}; see what it says with process."
         if self._background.lasting:
@@ -142,17 +142,17 @@ class Exec(Tool[ExecArguments]):
 
 
 def trust_of_commands() -> Trust:
-    """The trust of a command's output; the one place where that is decided.
+    """The trust of every command's output.
 
-    Trusted even with the network on, where a command may print what a stranger wrote: to
-    taint every turn that ran `git status` would put an approval before nearly everything,
-    and owners would learn to click. `tools.exec.network` says what an owner can do about it.
+    Trusted even with the network on, though a command may print what an outsider wrote: otherwise
+    every turn that runs `git status` would need an approval, and owners would learn to click it
+    away. An owner who wants less can turn `tools.exec.network` off.
     """
     return Trust.TRUSTED
 
 
 def _report(result: CommandResult, timeout: float) -> str:
-    """What the model reads: the output, and how it ended unless that goes without saying."""
+    """The result text of a command: its output, and how it ended unless that is obvious."""
     output = result.output.text().rstrip("\n")
     if result.timed_out:
         ending = f"[stopped after {timeout:g} s, with everything it started]"
@@ -179,7 +179,7 @@ class ProcessArguments(ToolArguments):
 
 
 class Process(Tool[ProcessArguments]):
-    """Shows and steers what ``exec`` left running; each session sees its own processes only."""
+    """Shows and steers a session's background commands."""
 
     name = "process"
     description = (
@@ -224,7 +224,7 @@ class Process(Tool[ProcessArguments]):
 
 
 def _process_report(process: BackgroundProcess, output: Captured) -> str:
-    """What the model reads of a poll: the new output, and how the process does."""
+    """The result text of a poll: the new output, and the state of the process."""
     text = output.text().rstrip("\n")
     if process.exit_code is None:
         ending = "[running]" if text else "[running, no new output]"
@@ -278,7 +278,7 @@ _MAX_LENGTH = 20_000
 
 
 def destruction_in(command: str) -> str | None:
-    """What a shell command would plainly destroy, or None; quoted text is not a command."""
+    """The damage that a shell command would plainly do, or None; quoted text does not count."""
     command = command[:_MAX_LENGTH]
     if _FORK_BOMB.search(command):
         return "starts processes without end"
