@@ -27,17 +27,17 @@ from nanobot.store.files import file_stamp
 T = TypeVar("T")
 
 VERSION = 3
-"""Raised with every change of the tables or of what ``terms`` makes of a text."""
+"""To be raised with every change of the tables or of ``terms``."""
 HISTORY = ""
-"""The session under which HISTORY.md's paragraphs stand: no session has this key."""
+"""The session key of HISTORY.md's paragraphs; no session has it."""
 
 _BATCH = 256
 _BATCH_S = 0.05
-"""Seconds after which a batch is committed, so that searches beside it need not wait."""
+"""Seconds after which a batch is committed, so that searches wait no longer."""
 _RACY_NS = 2_000_000_000
-"""A file changed so recently may change again without a difference in its status."""
+"""A file changed this recently may change again with the same time stamp."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-"""A derived file whose tables are missing or make no sense is as good as a damaged one."""
+"""Errors after which the index is rebuilt; SQLITE_ERROR stands for missing tables."""
 
 _TABLES = f"""
 BEGIN IMMEDIATE;
@@ -268,7 +268,7 @@ class RecallIndex:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        """Hold the lock of the one who writes, across processes; waits for it."""
+        """Hold the writers' lock, across processes; waits for it."""
         path = self.sources.index.with_suffix(".lock")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -347,9 +347,9 @@ def _stamp(path: Path) -> str:
 
 
 def _contained(history: Path) -> bytes:
-    """What is in HISTORY.md, links followed only to text inside the workspace; raises OSError.
+    """The bytes of HISTORY.md; a link may lead only to Markdown in the workspace. Raises OSError.
 
-    A link made by a command must not bring up what the command itself could not read.
+    A command could have made the link, to a file that it cannot read itself.
     """
     real = history.resolve(strict=True)
     if not real.is_relative_to(history.parent.parent.resolve()) or real.suffix != ".md":

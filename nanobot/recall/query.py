@@ -85,10 +85,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Concept:
-    """One thing a question speaks of: the terms that stand for it and how well each does.
+    """One word of a question: the terms that match it, each with its weight.
 
-    Each counts by its rarity (inverse document frequency) and by how much such a word says at
-    all; ``weight`` is the most that one of them counts.
+    A term weighs by its rarity (inverse document frequency) and by how closely it matches;
+    ``weight`` is the largest of them.
     """
 
     variants: Mapping[str, float]
@@ -99,9 +99,9 @@ class Concept:
 class Question:
     """A query as it is searched; ``match`` is an FTS5 expression, "" when no term is indexed.
 
-    ``about_asker``: it speaks of the one who asks; ``about_assistant``: of what was answered;
-    ``wants_newest``: of how things are now; ``wants_figures``, ``wants_time``: it asks how many, or
-    when.
+    The question is about the person who asks (``about_asker``), the assistant's answers
+    (``about_assistant``) or the present (``wants_newest``), or asks how many (``wants_figures``)
+    or when (``wants_time``).
     """
 
     concepts: tuple[Concept, ...]
@@ -118,7 +118,7 @@ class Question:
 
 
 def read_question(connection: sqlite3.Connection, query: str, now: datetime) -> Question:
-    """Read any text as a question to the index; never raises because of what it says."""
+    """Read any text as a question to the index; no text raises an error."""
     query = query[:_LONGEST_QUERY]
     facts = dict(connection.execute("SELECT name, value FROM fact"))
     chunks = max(int(facts["chunks"]), 1)
@@ -146,7 +146,7 @@ def _concepts(
     found: list[Concept] = []
     wanted = [(term, share, _variants(connection, term)) for term, share in said.items()]
     if not FIRST_PERSON.isdisjoint(words):
-        # What people say of themselves they say so.
+        # People say "I" when they talk about themselves.
         wanted.append(("i", _OF_ONESELF, dict.fromkeys(_ONESELF, 1.0)))
     for term, share, variants in wanted:
         counts = _frequencies(connection, variants)
@@ -163,7 +163,7 @@ def _concepts(
 def _concept(
     present: Mapping[str, float], counts: Mapping[str, int], term: str, share: float, chunks: int
 ) -> Concept:
-    """A concept of ``term``: what stands for it counts no more than the term itself would."""
+    """The concept of ``term``: no variant weighs more than the term itself would."""
 
     def rarity(frequency: int) -> float:
         return math.log(1 + (chunks - frequency + 0.5) / (frequency + 0.5))
@@ -176,7 +176,7 @@ def _concept(
 
 
 def _content_terms(words: Iterable[str]) -> dict[str, float]:
-    """The terms that say something, in order, each with how much; all when none does."""
+    """The content words as terms in order, each with its share; all words if none is content."""
     content: dict[str, float] = {}
     rest: dict[str, float] = {}
     for word in words:
@@ -208,7 +208,7 @@ def _unspaced_terms(run: str) -> dict[str, float]:
 
 
 def _variants(connection: sqlite3.Connection, term: str) -> dict[str, float]:
-    """What may stand for a term: itself, what begins with it, words of the same meaning."""
+    """The terms that match a term: itself, those that begin with it, its synonyms."""
     if term.endswith("*"):
         start = term[:-1]
         return dict.fromkeys(_beginning(connection, start, start + "\U0010ffff", 64), 1.0)
@@ -232,7 +232,7 @@ def _beginning(connection: sqlite3.Connection, start: str, end: str, most: int) 
 
 
 def _frequencies(connection: sqlite3.Connection, found: Iterable[str]) -> dict[str, int]:
-    """In how many chunks each term is; only those that are in any."""
+    """The number of chunks with each term, for terms that occur."""
     counts: dict[str, int] = {}
     for term in found:
         row = connection.execute("SELECT doc FROM vocabulary WHERE term = ?", (term,)).fetchone()
@@ -242,12 +242,12 @@ def _frequencies(connection: sqlite3.Connection, found: Iterable[str]) -> dict[s
 
 
 _MOST_POSTINGS = 10_000
-"""Postings that the first pass ranks: rare terms first, the commoner ones only in pairs."""
+"""Most postings that the first pass ranks: rare terms first, common ones only in pairs."""
 _MOST_TERMS, _MOST_PAIRS = 200, 6
 
 
 def _match(connection: sqlite3.Connection, concepts: Iterable[Concept]) -> str:
-    """The FTS5 expression of the first pass, which stays quick whatever is asked."""
+    """The FTS5 expression of the first pass, bounded in cost."""
     owners = {term: number for number, one in enumerate(concepts) for term in one.variants}
     counts = _frequencies(connection, owners)
     chosen: list[str] = []

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 MASK = "…redacted…"
-"""Stands for a secret; a text that was masked is left as it is by masking it again."""
+"""Stands for a secret; masking a masked text does not change it."""
 
 _SHORTEST = 8
 _END = r"(?![A-Za-z0-9_-])"
@@ -61,7 +61,7 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("eyJ", r"[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
     )
 )
-# These keep what goes before the secret, which says what it was; (literal, pattern).
+# (literal, pattern): the text before the secret is kept, since it says what the secret was.
 _AFTER: tuple[tuple[str, re.Pattern[str]], ...] = (
     # A Telegram bot's token; the number before the colon is the bot's public id.
     (":", re.compile(rf"(:)(?<=[0-9]{{8}}:)[A-Za-z0-9_-]{{35}}{_END}")),
@@ -84,7 +84,7 @@ _AFTER: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 class Redactor:
-    """Knows the configured secrets; as long-lived as the configuration.
+    """Masks the configured secrets and well-known kinds of keys.
 
     Values shorter than eight characters are not masked: they occur in ordinary text.
     """
