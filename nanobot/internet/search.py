@@ -154,7 +154,11 @@ class DuckDuckGo:
         async with self._client.get(url, headers=headers) as response:
             data = await response.read()
         if response.status != 200 or b"anomaly-modal" in data or b"challenge-form" in data:
-            raise ToolError(_duckduckgo_problem(response))
+            if response.status in {200, 202, 403, 418, 429}:
+                problem = "takes this machine for a robot and refuses to search."
+            else:
+                problem = f"answered with status {response.status}; try again later."
+            raise ToolError(f"DuckDuckGo {problem} {_ADVICE}")
         hits = await asyncio.to_thread(_hits_in, decoded(data, response.charset), url)
         if hits is None:
             raise ToolError(f"DuckDuckGo's page was not understood; it may have changed. {_ADVICE}")
@@ -182,12 +186,6 @@ def _brave_problem(response: Response, data: bytes) -> ToolError:
     if response.status == 422:
         return ToolError("Brave does not accept this query; make it shorter and simpler.")
     return ToolError(f"Brave answered with status {response.status}; try again later.")
-
-
-def _duckduckgo_problem(response: Response) -> str:
-    if response.status in {200, 202, 403, 418, 429}:
-        return f"DuckDuckGo takes this machine for a robot and refuses to search. {_ADVICE}"
-    return f"DuckDuckGo answered with status {response.status}; try again later. {_ADVICE}"
 
 
 def _hits_in(source: str, url: str) -> list[tuple[str, str, str]] | None:

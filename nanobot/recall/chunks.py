@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import Counter
@@ -115,7 +116,9 @@ def paragraphs(text: str, zone: tzinfo | None) -> Iterator[Paragraph]:
         words = block.strip()
         stamp = _STAMP.match(words)
         if stamp is not None:
-            at = _moment(stamp, zone) or at
+            with contextlib.suppress(ValueError, OverflowError):  # an impossible date
+                moment = datetime.fromisoformat(f"{stamp[1]}T{stamp[2] or '00:00'}")
+                at = moment.replace(tzinfo=zone) if zone else moment.astimezone()
             words = words[stamp.end() :].strip()
         if not words or re.fullmatch(r"#+ .*", words):
             continue
@@ -123,11 +126,3 @@ def paragraphs(text: str, zone: tzinfo | None) -> Iterator[Paragraph]:
         seen[name] += 1
         digest = hashlib.blake2b(f"{seen[name]}\n{name}".encode(), digest_size=12).hexdigest()
         yield Paragraph(at, words, digest)
-
-
-def _moment(stamp: re.Match[str], zone: tzinfo | None) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(f"{stamp[1]}T{stamp[2] or '00:00'}")
-        return moment.replace(tzinfo=zone) if zone else moment.astimezone()
-    except (ValueError, OverflowError):
-        return None

@@ -175,8 +175,10 @@ class RecallIndex:
                 return True
             newest = _newest(state)
             cursor = _fact(connection, "cursor")
-            if cursor > _last_given(state):
-                # The state database is another than the one this was made from.
+            # The last number that the log gave to an entry, even one deleted since.
+            given = state.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
+            if cursor > (given[0] if given else 0):
+                # The index was made from another state database.
                 for (session,) in connection.execute("SELECT session FROM known").fetchall():
                     _forget(connection, session, None)
                 cursor = 0
@@ -363,12 +365,6 @@ def _contained(history: Path) -> bytes:
 
 def _newest(state: sqlite3.Connection) -> Any:
     return _value(state, "SELECT coalesce(max(seq), 0) FROM log")
-
-
-def _last_given(state: sqlite3.Connection) -> int:
-    """The last number that the log gave to an entry, even one deleted since."""
-    row = state.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
-    return row[0] if row else 0
 
 
 def _sessions(state: sqlite3.Connection) -> Any:

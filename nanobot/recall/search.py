@@ -112,7 +112,7 @@ def search(
     hits = [
         Hit(
             one,
-            _score(one, question, said, _shares(near.get(one.id)), asker, newest),
+            _score(one, question, said, near.get(one.id, _ALONE), asker, newest),
             *near.get(one.id, _ALONE)[1:3],
         )
         for one in found.values()
@@ -177,7 +177,9 @@ def _chunk(row: Sequence[Any]) -> Chunk:
 
 def _said(chunk: Chunk, question: Question) -> tuple[float, ...]:
     """How much a chunk says of each concept (BM25), nearness included."""
-    speaker, words = _speaker(chunk)
+    speaker, words = chunk.name, chunk.text
+    if named := _NAMED.match(words):
+        speaker, words = f"{chunk.name} {named[1]}", words[named.end() :]
     by = frozenset(terms(speaker)) if speaker else frozenset()
     found = terms(words)
     counts = Counter(found)
@@ -200,14 +202,6 @@ def _said(chunk: Chunk, question: Question) -> tuple[float, ...]:
     return tuple(amount * _BY_ONE for amount in said) if is_by_one else tuple(said)
 
 
-def _speaker(chunk: Chunk) -> tuple[str, str]:
-    """The name under which a chunk was said, where one is known, and its words."""
-    named = _NAMED.match(chunk.text)
-    if named is None:
-        return chunk.name, chunk.text
-    return f"{chunk.name} {named[1]}", chunk.text[named.end() :]
-
-
 def _are_near(found: Sequence[str], question: Question, place: int) -> bool:
     """Whether two concepts that follow each other in the question do so in a text."""
     first, second = question.concepts[place].variants, question.concepts[place + 1].variants
@@ -223,13 +217,6 @@ def _are_near(found: Sequence[str], question: Question, place: int) -> bool:
 _Near: TypeAlias = tuple[Chunk | None, Chunk | None, Chunk | None, Chunk | None]
 """The second before, the one before, the one after and the second after a chunk."""
 _ALONE: _Near = (None, None, None, None)
-
-
-def _shares(near: _Near | None) -> Iterator[tuple[int, float]]:
-    """What neighbours say counts in part for the chunk beside them."""
-    for one, share in zip(near or _ALONE, (_SECOND, _NEXT, _NEXT, _SECOND), strict=True):
-        if one is not None:
-            yield one.id, share
 
 
 def _with_neighbours(
@@ -286,13 +273,13 @@ def _score(
     chunk: Chunk,
     question: Question,
     said: dict[int, tuple[float, ...]],
-    near: Iterable[tuple[int, float]],
+    near: _Near,
     asker: Asker,
     newest: datetime,
 ) -> float:
     together = list(said[chunk.id])
-    for id_, share in near:
-        for place, amount in enumerate(said[id_]):
+    for neighbour, share in zip(near, (_SECOND, _NEXT, _NEXT, _SECOND), strict=True):
+        for place, amount in enumerate(said[neighbour.id] if neighbour else ()):
             together[place] = max(together[place], amount * share)
     total = sum(together)
     possible = sum(concept.weight for concept in question.concepts)
