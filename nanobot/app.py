@@ -49,8 +49,7 @@ from nanobot.safety.redaction import Redactor
 from nanobot.session.log import SessionLog, free_for_next
 from nanobot.session.transfer import SessionTransfer
 from nanobot.session.usage import UsageLog
-from nanobot.shell.background import BackgroundProcesses
-from nanobot.shell.commands import CommandRunner
+from nanobot.shell.commands import BackgroundProcesses, CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
 from nanobot.skills.catalogue import skills_command
 from nanobot.skills.eligibility import SkillOverride, SkillsSettings

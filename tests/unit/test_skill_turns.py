@@ -22,8 +22,7 @@ from nanobot.prompts import render
 from nanobot.safety.paths import PathResolver
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
-from nanobot.shell.background import BackgroundProcesses
-from nanobot.shell.commands import CommandRunner
+from nanobot.shell.commands import BackgroundProcesses, CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxPolicy
 from nanobot.skills.catalogue import listing
 from nanobot.skills.eligibility import SkillOverride, SkillsSettings
