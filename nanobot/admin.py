@@ -24,7 +24,7 @@ PAGE_CHARS = 4_000_000
 """Characters of a page of an export: far below the longest line of the socket."""
 
 
-class Desk:
+class Admin:
     """Answers requests as plain data: ``{"do": …}`` in, ``{"error": text}`` or the answer out."""
 
     def __init__(

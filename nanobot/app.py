@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nanobot.admin import Desk
+from nanobot.admin import Admin
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop, Profile
 from nanobot.agent.report import ContextMeter
@@ -80,7 +80,7 @@ class App:
     dispatcher: Dispatcher
     sessions: SessionLog
     consolidator: Consolidator
-    desk: Desk
+    admin: Admin
     models: Models
     commands: CommandTable
     context: ContextBuilder
@@ -132,7 +132,7 @@ class App:
         return {
             "letters": partial(handle_letters, self.bus),
             "context": self.context_of,
-            "desk": self.desk.answer,
+            "admin": self.admin.answer,
         }
 
 
@@ -304,7 +304,7 @@ async def open_app(
             subagents=subagents,
             care=consolidator,
         )
-        desk = Desk(
+        admin = Admin(
             sessions=transfer,
             digests=digests,
             memory=memory,
@@ -322,7 +322,7 @@ async def open_app(
             dispatcher=dispatcher,
             sessions=sessions,
             consolidator=consolidator,
-            desk=desk,
+            admin=admin,
             models=models,
             commands=commands,
             context=context,

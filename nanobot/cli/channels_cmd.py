@@ -74,7 +74,7 @@ def channels_status(
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
     """Show each channel: enabled, connected, last error (exit code 5 without a gateway)."""
-    from nanobot.cli.setup import load
+    from nanobot.cli.context import load
     from nanobot.cli.talk import SocketTalk
 
     cli: CliContext = context.obj

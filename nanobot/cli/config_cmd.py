@@ -9,16 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from nanobot.cli.context import CliContext
+from nanobot.cli.context import CliContext, group
 from nanobot.core.errors import ConfigError
 
-config_app = typer.Typer(
-    help="Show, check and change the configuration.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    add_completion=False,
-)
+config_app = group("Show, check and change the configuration.")
 
 _Key = Annotated[str, typer.Argument(help="Dotted key, such as agents.defaults.model.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

@@ -114,7 +114,7 @@ def disable(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> 
 def run(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None:
     """Run a job now, wait for it, and print its result."""
     from nanobot.channels.socket_protocol import Question
-    from nanobot.cli.one_shot import ask_once
+    from nanobot.cli.agent_cmd import ask_once
     from nanobot.cron.jobs import find
 
     cli: CliContext = context.obj
@@ -148,7 +148,7 @@ def _gateway_runs(cli: CliContext) -> bool:
 
 def _served(cli: CliContext) -> frozenset[str]:
     from nanobot.channels.registry import enabled_channels
-    from nanobot.cli.setup import load
+    from nanobot.cli.context import load
 
     return enabled_channels(load(cli).config.channels)
 

@@ -68,9 +68,9 @@ def _secret(value: str) -> str:
 
 
 def _set_up(cli: CliContext, given: Answers, *, asks: bool, check: bool) -> None:
+    from nanobot.cli.context import load
     from nanobot.cli.onboard_answers import from_flags, from_person
     from nanobot.cli.onboard_plan import Present, additions, look_around
-    from nanobot.cli.setup import load
     from nanobot.config.loader import load_config
 
     present = Present.of(load(cli), cli.environ)
@@ -178,9 +178,16 @@ def _say_what_next(cli: CliContext, present: Present) -> None:
 
 def _command(cli: CliContext, *words: str) -> str:
     """A command line as this person has to type it."""
-    from nanobot.cli.onboard_plan import program
-
-    found = shutil.which("nanobot")
-    name = program(sys.argv[0], None if found is None else Path(found))
     home = [] if cli.home == Home.locate(None, os.environ) else ["--home", str(cli.home.root)]
-    return shlex.join([name, *home, *words])
+    return shlex.join([_program(), *home, *words])
+
+
+def _program() -> str:
+    """How the person calls this program: by name if the shell finds the same file by it."""
+    called = Path(sys.argv[0])
+    found = shutil.which("nanobot")
+    if called.name != "nanobot":
+        return "nanobot"
+    if found is not None and called.exists() and called.samefile(found):
+        return "nanobot"
+    return str(called)

@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 from nanobot import __version__
 from nanobot.channels.socket_protocol import Question, Reply
+from nanobot.cli.agent_cmd import offline_hint
 from nanobot.cli.context import EXIT_INTERRUPTED, CliContext
 from nanobot.cli.show import StderrProgress, moves, printable, styled
-from nanobot.cli.talk import SocketTalk, Talk
+from nanobot.cli.talk import SocketTalk, Talk, open_talk
 from nanobot.core.errors import GatewayError, NanobotError
 from nanobot.core.events import Event
 
@@ -113,31 +114,18 @@ class Connection:
         self.drop()
 
     def _connect(self) -> Talk:
-        talk: Talk | None = SocketTalk.connect(self._cli.home)
-        if talk is None:
-            talk = self._take_over()
+        talk = open_talk(self._cli, "REPL", logs=self._logs)
+        self._stack.enter_context(talk)
         if isinstance(talk, SocketTalk):
-            self._stack.enter_context(talk)
             listed = talk.status().get("commands", ())
             found = tuple((str(name), str(meaning)) for name, meaning in listed)
             self.commands = lambda: found
+        else:
+            self.commands = talk.app.commands.menu
+            if talk.is_offline:
+                print(offline_hint(self._cli), file=sys.stderr)
         self._talk = talk
         return talk
-
-    def _take_over(self) -> Talk:
-        from nanobot.cli.local import LocalTalk, take_over
-        from nanobot.cli.one_shot import offline_hint
-        from nanobot.cli.setup import load, set_up_logs
-
-        loaded = load(self._cli)
-        set_up_logs(loaded, logs=self._logs)
-        taken = take_over(self._cli, loaded, "REPL")
-        if isinstance(taken, LocalTalk):
-            self._stack.enter_context(taken)
-            self.commands = taken.app.commands.menu
-            if taken.app.models.is_offline:
-                print(offline_hint(self._cli), file=sys.stderr)
-        return taken
 
     def _say_where(self) -> None:
         talk = self._talk

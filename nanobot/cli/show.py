@@ -1,12 +1,16 @@
-"""What a person at the terminal sees of a running turn."""
+"""What commands print: text made safe for a terminal, JSON, times, and a turn's progress."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
 
+import typer
+
 from nanobot.core.events import Event, Notice, ToolFinished, ToolStarted
+from nanobot.core.text import one_line
 
 # Control characters as their pictures, so that one sees that something was there; a carriage
 # return and what reorders text (Unicode TR 9's embeddings, overrides and isolates) just go.
@@ -22,6 +26,23 @@ _PICTURES: Mapping[int, str | None] = {
 def printable(text: str) -> str:
     """``text`` without anything a terminal would obey: no escape sequence, no reordering."""
     return text.translate(_PICTURES)
+
+
+def clean(text: str, most: int = 400) -> str:
+    """``text`` on one printable line of at most ``most`` characters."""
+    return one_line(printable(text), most)
+
+
+def print_json(value: object) -> None:
+    """Print a value for a program."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def local_time(stamp: str) -> str:
+    """An ISO time as this machine's clock shows it."""
+    from datetime import datetime
+
+    return f"{datetime.fromisoformat(stamp).astimezone():%Y-%m-%d %H:%M}"
 
 
 def moves(environ: Mapping[str, str]) -> bool:

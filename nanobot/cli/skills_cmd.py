@@ -360,7 +360,7 @@ class _Desk:
 
     @classmethod
     def of(cls, ctx: typer.Context) -> _Desk:
-        from nanobot.cli.setup import load
+        from nanobot.cli.context import load
         from nanobot.logs import log_nowhere
 
         assert isinstance(ctx.obj, CliContext)

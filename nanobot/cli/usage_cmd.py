@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nanobot.cli.context import CliContext
+from nanobot.cli.context import JSON, CliContext
+from nanobot.cli.show import print_json, printable
 
 if TYPE_CHECKING:
     from datetime import date
@@ -24,7 +24,7 @@ def usage(
     context: typer.Context,
     days: int = typer.Option(7, "--days", min=1, max=36_500, help="How many, today included."),
     session: str = typer.Option(None, "--session", "-s", metavar="KEY", help="Of one session."),
-    as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
+    as_json: bool = JSON,
 ) -> None:
     """Show what the models used and cost, by model."""
     from datetime import datetime, timedelta
@@ -32,7 +32,7 @@ def usage(
     first = datetime.now().astimezone().date() - timedelta(days=days - 1)
     lines = _lines(context.obj, first, session)
     if as_json:
-        typer.echo(json.dumps(_document(lines, first, session), ensure_ascii=False, indent=2))
+        print_json(_document(lines, first, session))
         return
     where = f" in {session}" if session else ""
     if not lines:
@@ -65,7 +65,6 @@ def _lines(cli: CliContext, first: date, session: str | None) -> Sequence[UsageL
 
 
 def _table(lines: Sequence[UsageLine]) -> list[str]:
-    from nanobot.cli.show import printable
     from nanobot.session.usage import added_up, cost_in_words
 
     rows = [_HEADINGS]
