@@ -1,4 +1,4 @@
-"""What `nanobot onboard` finds on this machine, and which keys it would add to the config file."""
+"""What `nanobot onboard` finds here, what it checks, and the keys it adds to the config file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from nanobot.config.keys import KeyPath, as_spelled, dotted
@@ -31,6 +32,8 @@ SUGGESTED: Mapping[str, str] = {
     "mistral": "mistral-large-latest",
 }
 """A model to begin with, by provider, in that provider's own spelling. Suggestions only."""
+
+CHECK_S = 5.0
 
 _KEY_SHAPES = (
     ("sk-or-", "openrouter"),
@@ -224,7 +227,7 @@ def _value_at(data: Any, path: KeyPath) -> tuple[bool, Any]:
     return True, data
 
 
-# --------------------------------------------------------- what is wrong with an answer, or ""
+# ------------------------------------------------ checks: what is wrong with an answer, or ""
 
 
 def wrong_key(key: str, provider: str) -> str:
@@ -268,11 +271,48 @@ def split_ids(text: str) -> tuple[str, ...]:
     return tuple(filter(None, re.split(r"[,\s]+", text)))
 
 
-def program(argument: str, on_path: Path | None) -> str:
-    """How the person calls this program: by name where that finds the same one."""
-    called = Path(argument)
-    if called.name != "nanobot":
-        return "nanobot"
-    if on_path is not None and called.exists() and on_path.samefile(called):
-        return "nanobot"
-    return str(called)
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What an endpoint answered: a sentence for the person, and the models that it lists.
+
+    ``is_refused``: it does not accept the key.
+    """
+
+    sentence: str
+    models: tuple[str, ...] = ()
+    is_refused: bool = False
+
+
+def check_endpoint(base: str, key: str, *, limit_s: float = CHECK_S) -> Checked:
+    """Ask for the list of models (OpenAI's ``GET /models``) and wait at most ``limit_s``."""
+    done: SimpleQueue[Checked] = SimpleQueue()
+    # Resolving a name has no time-out of its own; the thread may outlive the wait.
+    Thread(target=lambda: done.put(_models_of(base, key, limit_s)), daemon=True).start()
+    try:
+        return done.get(timeout=limit_s)
+    except Empty:
+        return Checked(f"{base} did not answer within {limit_s:g} s")
+
+
+def _models_of(base: str, key: str, limit_s: float) -> Checked:
+    import httpx
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        response = httpx.get(f"{base.rstrip('/')}/models", headers=headers, timeout=limit_s)
+    except httpx.TimeoutException:
+        return Checked(f"{base} did not answer within {limit_s:g} s")
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        return Checked(f"{base} cannot be reached: {str(error) or type(error).__name__}")
+    status = response.status_code
+    if status in (401, 403):
+        said = "this key" if key else "requests without a key"
+        return Checked(f"{base} does not accept {said} ({status})", is_refused=True)
+    try:
+        models = tuple(str(model["id"]) for model in json.loads(response.content)["data"])
+    except (ValueError, KeyError, TypeError):
+        models = None
+    if status != 200 or models is None:
+        return Checked(f"{base} gives no list of models (status {status})")
+    counted = "1 model" if len(models) == 1 else f"{len(models)} models"
+    return Checked(f"{base} answers and lists {counted}", models)
