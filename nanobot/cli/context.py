@@ -13,6 +13,7 @@ import typer
 from nanobot.store.home import Home
 
 if TYPE_CHECKING:
+    import sqlite3
     from contextlib import AbstractContextManager
 
     from nanobot.cli.talk import Request
@@ -83,6 +84,13 @@ def _were_shown(cli: CliContext, loaded: LoadedConfig) -> bool:
         cli.home.private(cli.home.cache)
         shown.write_bytes(digest.digest())
     return False
+
+
+def read_only(cli: CliContext) -> AbstractContextManager[sqlite3.Connection]:
+    """A read-only connection to the state database, which must exist; safe beside its writer."""
+    import sqlite3
+
+    return contextlib.closing(sqlite3.connect(f"{cli.home.database.as_uri()}?mode=ro", uri=True))
 
 
 def say(notice: str) -> None:

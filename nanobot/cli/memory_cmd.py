@@ -78,7 +78,7 @@ def consolidate(
     session: str = typer.Argument(None, help="One session; without it all."),
     as_json: bool = JSON,
 ) -> None:
-    """Digest conversations now, all but the last ten messages; takes a model call a step."""
+    """Consolidate conversations now, all but the last ten messages; one model call a step."""
     with admin(context.obj) as ask:
         answer = ask(do="consolidate", session=session)
     failed = [one for one in answer["sessions"] if one["error"]]
@@ -125,7 +125,7 @@ def search(
 
 @memory_app.command()
 def reindex(context: typer.Context, as_json: bool = JSON) -> None:
-    """Make the search index anew from HISTORY.md and the conversations."""
+    """Rebuild the search index from HISTORY.md and the conversations."""
     import asyncio
 
     made = asyncio.run(_recall(context.obj).rebuild())
@@ -144,7 +144,7 @@ def reindex(context: typer.Context, as_json: bool = JSON) -> None:
 
 
 def _recall(cli: CliContext) -> Recall:
-    """Recall over this home; any process may read and write its index, gateway or not."""
+    """Recall over this home; any process may use its index, also beside the gateway."""
     from datetime import UTC, datetime
 
     from nanobot.config.loader import load_config

@@ -1,4 +1,4 @@
-"""nanobot status: what is configured, what runs, where the tokens go."""
+"""``nanobot status``: what is configured, what runs, where the tokens go."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nanobot.cli.context import JSON, CliContext, load
+from nanobot.cli.context import JSON, CliContext, load, read_only
 from nanobot.cli.show import clean, print_json, printable
 from nanobot.core.errors import GatewayError, ProviderError
 from nanobot.core.messages import whole_key
@@ -26,7 +26,7 @@ _WAITING = """
 SELECT (SELECT count(*) FROM inbox WHERE state = 'pending')
      + (SELECT count(*) FROM outbox WHERE state = 'pending')
 """
-# What failed at a terminal was said there: it is nothing anybody has to look after.
+# Failures at a terminal were shown there; nobody has to see to them.
 _DEAD = """
 SELECT id, channel, error, coalesce(settled_at, received_at) AS at
     FROM inbox WHERE state = 'dead' AND channel <> 'cli'
@@ -36,7 +36,7 @@ SELECT id, channel, error, coalesce(settled_at, created_at) AS at
 ORDER BY at DESC
 """
 _FOR_PROGRAMS = frozenset({"configExists", "workspaceExists", "commands", "deadLetters"})
-"""Facts without a line of their own."""
+"""Facts that only --json shows."""
 
 
 _NO_FILE = " (none yet: `nanobot onboard` makes it)"
@@ -73,7 +73,14 @@ def status(
         **from_holder,
         **_stored(cli),
         "channels": channel_rows(loaded.config.channels, from_holder.get("channels", ())),
-        "hints": [*config_hints(loaded.config), *_overrides(loaded), *_long_files(loaded)],
+        "hints": [
+            *config_hints(loaded.config),
+            *(
+                f"{variable} in the environment overrides {key}"
+                for key, variable in loaded.overrides.items()
+            ),
+            *_long_files(loaded),
+        ],
     }
     if as_json:
         facts["channels"] = [row.document() for row in facts["channels"]]
@@ -85,7 +92,7 @@ def status(
 
 
 def _holder(cli: CliContext) -> dict[str, Any]:
-    """Who holds the home, and what it says of itself."""
+    """Which process holds the home, and its status."""
     from nanobot.cli.talk import SocketTalk
 
     try:
@@ -122,7 +129,7 @@ def _model(cli: CliContext, loaded: LoadedConfig) -> dict[str, str]:
 
 
 def _sandbox(cli: CliContext, settings: ExecConfig) -> str:
-    """Whether commands are sandboxed here: tried out, since a program that exists may not work."""
+    """Whether commands are sandboxed here; runs bubblewrap, because it may exist and not work."""
     import shutil
     import subprocess
 
@@ -154,38 +161,28 @@ def _sandbox(cli: CliContext, settings: ExecConfig) -> str:
 
 
 def _stored(cli: CliContext) -> dict[str, Any]:
-    """What waits and what is dead, read from the state database without touching it."""
+    """Counts of waiting and dead messages, read beside the process that holds the home."""
     import sqlite3
 
     if not cli.home.database.exists():
         return {"messages": "none yet", "deadLetters": []}
     try:
-        connection = sqlite3.connect(f"{cli.home.database.as_uri()}?mode=ro", uri=True)
-        try:
+        with read_only(cli) as connection:
             (waiting,) = connection.execute(_WAITING).fetchone()
-            letters = connection.execute(_DEAD).fetchall()
-        finally:
-            connection.close()
+            dead = connection.execute(_DEAD).fetchall()
     except sqlite3.DatabaseError as error:
         return {"messages": f"the state database cannot be read: {error}", "deadLetters": []}
     return {
-        "messages": f"{waiting} waiting, {len(letters)} dead letters",
+        "messages": f"{waiting} waiting, {len(dead)} dead letters",
         "deadLetters": [
             {"id": id_, "channel": channel, "error": error or "", "at": at}
-            for id_, channel, error, at in letters[:_DEAD_SHOWN]
+            for id_, channel, error, at in dead[:_DEAD_SHOWN]
         ],
     }
 
 
-def _overrides(loaded: LoadedConfig) -> list[str]:
-    return [
-        f"{variable} in the environment overrides {key}"
-        for key, variable in loaded.overrides.items()
-    ]
-
-
 def _long_files(loaded: LoadedConfig) -> Iterator[str]:
-    """The files of which conversations see only a part."""
+    """A warning for each workspace file that is too long for the prompt to hold whole."""
     from nanobot.prompts.excerpt import BOOTSTRAP_FILES, MEMORY, too_long
 
     cap = loaded.config.agents.defaults.bootstrap_file_chars
@@ -197,7 +194,7 @@ def _long_files(loaded: LoadedConfig) -> Iterator[str]:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
-    """The facts as a person reads them: a name and its lines, aligned."""
+    """The facts for a person: aligned names, each with its lines."""
     shown = {
         name: [clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))]
         for name, value in facts.items()
