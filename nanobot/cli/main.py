@@ -1,4 +1,4 @@
-"""The ``nanobot`` program: global options, the command groups, and what an error looks like."""
+"""The ``nanobot`` program: global options, command groups, and errors as text and exit code."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def options(
 
 
 def main() -> None:
-    """Run the program; every expected failure is one clear text on stderr and an exit code."""
+    """Run the program; a failure prints one text to stderr and sets the exit code."""
     gc_tuning.starting()
     _streams()
     try:

@@ -1,4 +1,4 @@
-"""Markdown as lines of a terminal, block by block; loads rich, so it is imported late."""
+"""Markdown as terminal lines, block by block; loads rich, so import it late."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rich.theme import Theme
 
 from nanobot.cli.show import printable
 
-# HTML and link definitions stay text: an answer about them must not lose what it is about.
+# HTML and link definitions stay text, so that an answer about them shows them.
 _PARSER = (
     MarkdownIt("commonmark", {"html": False})
     .enable(["strikethrough", "table"])
     .disable(["reference"])
 )
-# No backgrounds and only the terminal's own sixteen colours: right on dark and on light ones.
+# No backgrounds and only the terminal's sixteen colours: readable on dark and light terminals.
 _THEME = Theme(
     {
         "markdown.h1": "bold underline",
@@ -128,7 +128,7 @@ def clipped(line: str, width: int) -> str:
 
 
 def columns_of(line: str) -> int:
-    """How many columns a line takes; its SGR sequences take none."""
+    """The width of a line in columns, without its SGR sequences."""
     return Text.from_ansi(line).cell_len
 
 
@@ -160,7 +160,7 @@ class _Code(CodeBlock):
 
 
 class _Document(Markdown):
-    """rich's Markdown without what hides or loses text."""
+    """rich's Markdown, changed so that no text is hidden or lost."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -170,7 +170,7 @@ class _Document(Markdown):
     }
 
     def __init__(self, text: str) -> None:
-        # A link shows its address: a text that hides where it leads invites a trap.
+        # A link shows its address, so that its text cannot mislead.
         super().__init__("", hyperlinks=False, style=Style())
         self.parsed = _PARSER.parse(text)
         for token in self.parsed:
@@ -183,7 +183,7 @@ def _simpler(tokens: Sequence[Token]) -> Iterator[Token]:
     bare = False
     for place, token in enumerate(tokens):
         if token.type == "text":
-            # Once more: an entity such as &#x202e; has become a character only now.
+            # Parsing has turned entities such as &#x202e; into characters.
             yield Token("text", "", 0, content=printable(token.content))
         elif token.type == "softbreak":
             yield Token("hardbreak", "br", 0)

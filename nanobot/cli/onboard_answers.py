@@ -44,7 +44,7 @@ _NONE = "none"
 
 
 def from_flags(given: Answers, found: Found, present: Present, *, check: bool) -> Answers:
-    """What the flags mean, completed by what was found; raises ConfigError with what is missing."""
+    """The flags, completed by what was found here; raises ConfigError for what is missing."""
     _check_flags(given)
     provider = _provider_of(given, found, present)
     if not provider:
@@ -64,7 +64,7 @@ def from_flags(given: Answers, found: Found, present: Present, *, check: bool) -
 
 
 def _check_flags(given: Answers) -> None:
-    """Raise ConfigError for the first flag whose value cannot be meant."""
+    """Raise ConfigError for the first flag with an invalid value."""
     for wrong, value, flag in (
         (_wrong_provider(given.provider), given.provider, "--provider"),
         (wrong_base(given.api_base), given.api_base, "--api-base"),
@@ -100,7 +100,7 @@ def _wrong_provider(name: str) -> str:
 
 
 def _base(provider: str, given: Answers, present: Present) -> str:
-    """The address to write down: Ollama's always, so that nothing else is chosen for its models."""
+    """The address to store; Ollama always has one, so that its models lead to no other provider."""
     if provider == "ollama" and not given.api_base:
         return ollama.base(present.environ)
     return given.api_base
@@ -123,7 +123,7 @@ def _is_listed(model: str, provider: str, listed: tuple[str, ...]) -> bool:
 
 
 def _checked(answers: Answers, present: Present) -> Checked | None:
-    """What the endpoint says, None for one that does not speak OpenAI's protocol."""
+    """The result of the check, None for an endpoint of another protocol than OpenAI's."""
     base = answers.api_base or present.base_of(answers.provider)
     if BY_NAME[answers.provider].native or not base:
         return None
@@ -213,21 +213,21 @@ def _ask_provider(found: Found) -> str:
 
 def _ask_key(provider: str) -> str:
     otherwise = "none" if BY_NAME[provider].keyless else "choose another provider"
-    return _ask_for_key(f"Key of {provider} (not shown; Enter: {otherwise})", provider)
+    return _ask_secret_key(f"Key of {provider} (not shown; Enter: {otherwise})", provider)
 
 
-def _ask_for_key(question: str, provider: str) -> str:
+def _ask_secret_key(question: str, provider: str) -> str:
     return _ask(question, lambda key: wrong_key(key, provider), optional=True, secret=True)
 
 
 def _ask_until_accepted(answers: Answers, present: Present) -> tuple[Answers, tuple[str, ...]]:
-    """Try the key at the endpoint, and ask again while it is refused and another is given."""
+    """Check the key at the endpoint; while it is refused, ask for another one."""
     provider = answers.provider
     while (checked := _checked(answers, present)) is not None:
         print(f"{checked.sentence}.")
         if not (checked.is_refused and answers.api_key):
             return answers, checked.models
-        other = _ask_for_key("Another key (not shown; Enter: keep this one)", provider)
+        other = _ask_secret_key("Another key (not shown; Enter: keep this one)", provider)
         if not other:
             return answers, ()
         answers = replace(answers, api_key=other)

@@ -1,4 +1,4 @@
-"""``nanobot onboard``: makes the config file and the workspace, and says what to type next."""
+"""``nanobot onboard``: creates the config file and the workspace, and says what to type next."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _set_up(cli: CliContext, given: Answers, *, asks: bool, check: bool) -> None
 
 
 def _write_config(cli: CliContext, present: Present, plan: Additions) -> bool:
-    """Add to the config file; whether that changed anything."""
+    """Add to the config file; returns whether that changed anything."""
     from nanobot.cli.config_file import set_values
 
     if not plan.changes:
@@ -114,7 +114,7 @@ def _write_config(cli: CliContext, present: Present, plan: Additions) -> bool:
 
 
 def _write_workspace(cli: CliContext) -> bool:
-    """Create the files the workspace lacks; whether there were any."""
+    """Create the files that the workspace lacks; returns whether there were any."""
     from nanobot.config.loader import load_config
     from nanobot.core.errors import StoreUnavailable
     from nanobot.store.home import seed, workspace_templates_dir
@@ -134,7 +134,7 @@ def _write_workspace(cli: CliContext) -> bool:
 def _say_what_is(
     cli: CliContext, present: Present, answers: Answers, found: Found, plan: Additions
 ) -> None:
-    """Where things stand now: the model, the keys that stayed, what may surprise."""
+    """Print the model in use, the keys that kept their values, and config warnings."""
     from nanobot.config.compat import config_hints
     from nanobot.core.errors import ProviderError
 

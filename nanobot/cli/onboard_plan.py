@@ -47,7 +47,7 @@ _EMBEDS = re.compile(r"embed|minilm|bge-|rerank", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What can be used without typing anything.
+    """The providers that can be used at once: keys in the environment, and a running Ollama.
 
     ``keys``: the environment variable that holds a provider's key, by provider. ``ollama``: the
     models of the Ollama that runs at ``ollama_at``, those that can chat first.
@@ -77,7 +77,7 @@ def look_around(environ: Mapping[str, str]) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the person wants, by flags or in the dialogue; "" and () where they want nothing."""
+    """The person's choices, by flags or in the dialogue; "" and () for none."""
 
     provider: str = ""
     model: str = ""
@@ -89,7 +89,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What is configured already; of the file alone in ``data``, of everything in ``loaded``."""
+    """The present configuration: ``data`` from the file alone, ``loaded`` from all sources."""
 
     loaded: LoadedConfig
     data: Any
@@ -140,14 +140,14 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """What to add to the file: dotted keys with JSON values; and what stays although it differs."""
+    """Dotted keys to add, with JSON values; ``kept``: keys that keep a different value."""
 
     changes: tuple[tuple[str, str], ...]
     kept: tuple[str, ...]
 
 
 def additions(answers: Answers, present: Present) -> Additions:
-    """The keys the file lacks; a key that has a value keeps it."""
+    """The keys that the file lacks; existing values are kept."""
     wanted: list[tuple[KeyPath, Any]] = []
     if answers.provider:
         wanted.extend(_provider_keys(answers))
@@ -180,7 +180,7 @@ _SKELETON: tuple[tuple[KeyPath, Any], ...] = (
     (("channels", "telegram", "token"), ""),
     (("channels", "telegram", "allowFrom"), []),
 )
-"""What a config file shows even where nothing was chosen: the keys one looks for first."""
+"""Keys that each new config file shows, with their defaults: what people look for first."""
 
 
 def _provider_keys(answers: Answers) -> list[tuple[KeyPath, Any]]:
@@ -198,7 +198,7 @@ def _provider_keys(answers: Answers) -> list[tuple[KeyPath, Any]]:
 
 
 def provider_by_model(model: str) -> str:
-    """The provider that a model's name speaks of, by its prefix or a word in it, or ""."""
+    """The provider that a model's name implies by its prefix or a word in it, or ""."""
     prefix = model.partition("/")[0].lower()
     if "/" in model and prefix in BY_NAME:
         return prefix
@@ -207,12 +207,12 @@ def provider_by_model(model: str) -> str:
 
 
 def provider_by_key(key: str) -> str:
-    """The provider that a key looks like one of, or ""."""
+    """The provider whose keys look like this one, or ""."""
     return next((name for start, name in _KEY_SHAPES if key.startswith(start)), "")
 
 
 def full_name(spec: ProviderSpec, model: str) -> str:
-    """A model's name such that it leads to this provider, whatever other keys there are."""
+    """The model's name, prefixed so that it always leads to this provider."""
     if not spec.base or model.startswith(f"{spec.name}/"):
         return model
     return f"{spec.name}/{model}"

@@ -89,7 +89,7 @@ def import_session(
     session: str = typer.Option(None, "--session", "-s", help="Its key here."),
     as_json: bool = JSON,
 ) -> None:
-    """Read a session from JSON Lines, ours or the family's; what is there already is left."""
+    """Import a session from JSON Lines, also of compatible programs; known entries are skipped."""
     from pathlib import Path
 
     with admin(context.obj) as ask:

@@ -55,7 +55,7 @@ class SocketTalk:
     """A connection to the gateway or REPL that holds the home."""
 
     is_offline = False
-    """A holder itself tells its owner that the offline model answers."""
+    """The holder itself tells its owner when the offline model answers."""
 
     def __init__(self, connection: socket.socket, holder: str) -> None:
         self.holder = holder
@@ -98,14 +98,14 @@ class SocketTalk:
         """Ask and wait; see ``Talk.ask``."""
         self._send("ask", asdict(question))
         try:
-            return self._outcome(show)
+            return self._reply(show)
         except KeyboardInterrupt:
             self._send("stop", True)
-            self._outcome(lambda event: None)
+            self._reply(lambda event: None)
             raise
 
     def status(self) -> dict[str, Any]:
-        """What the holder of the home tells about itself."""
+        """The holder's status, as ``App.status`` gives it."""
         return self.request("status", True)
 
     def request(self, name: str, content: object) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class SocketTalk:
         return answer
 
     def close(self) -> None:
-        """Hang up; twice is once."""
+        """Hang up; may be called twice."""
         self._lines.close()
         self._connection.close()
 
@@ -134,7 +134,7 @@ class SocketTalk:
     ) -> None:
         self.close()
 
-    def _outcome(self, show: Callable[[Event], None]) -> Reply:
+    def _reply(self, show: Callable[[Event], None]) -> Reply:
         while True:
             name, content = self._receive()
             if name == "outcome":

@@ -1,4 +1,4 @@
-"""A turn on the terminal while it runs: its frames, lines that can be repainted, and a thread."""
+"""The display of a running turn: its frames, the repainted screen, the thread that paints."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ FRAME_S = 1 / 20
 TICK_S = 0.5
 """Seconds between two paintings while nothing comes."""
 _RESTING = 3
-"""A painting that took long is followed by a rest this many times as long."""
+"""Pause after a painting, as a multiple of the time it took."""
 
 Size: TypeAlias = Callable[[], os.terminal_size]
 PATIENCE_S = 1.0
-"""Silence after which the page says that the model is thinking."""
+"""Seconds of silence after which the page says that the model is thinking."""
 WORTH_SAYING_S = 1.0
-"""Seconds from which on a tool's duration is shown."""
+"""Shortest duration of a tool call that is shown, in seconds."""
 TAKEN_BACK = "(the answer broke off; it begins again)"
 ONCE_MORE = "(the answer, as it is in the end:)"
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Lines to print for good, and below them lines that the next frame replaces."""
+    """Lines to print permanently, and below them lines that the next frame replaces."""
 
     final: tuple[str, ...]
     live: tuple[str, ...]
@@ -126,7 +126,7 @@ class TurnPage:
         self.end()
 
     def say(self, text: str) -> None:
-        """A line about the turn, such as that it was stopped."""
+        """Add a line about the turn, such as that it was stopped."""
         self._settled.append((_Kind.ACTIVITY, text))
 
     def end(self) -> None:
@@ -138,7 +138,7 @@ class TurnPage:
         self._is_over = True
 
     def frame(self, width: int, height: int, now: float) -> Frame:
-        """The next frame for a terminal of this size; its final lines are not given again."""
+        """The next frame for a terminal of this size; each final line is in one frame only."""
         from nanobot.cli.markdown_view import wrapped
 
         final: list[str] = []
@@ -172,7 +172,7 @@ class TurnPage:
         return Frame(tuple(final), tuple(live))
 
     def _laid_out(self, blocks: Sequence[str], width: int) -> list[Sequence[str]]:
-        """The blocks' lines; those of the last frame are not made again."""
+        """The blocks' lines; blocks of the last frame are not laid out again."""
         former, self._known = self._known, {}
         for block in blocks:
             key = (block, width)
@@ -217,7 +217,7 @@ class TurnPage:
         return [self._dimmed(clipped(line, width)) for line in lines]
 
     def _put_lines(self, lines: list[str], kind: _Kind, more: Sequence[str]) -> None:
-        """Add lines, and empty ones where they stand apart from what is above."""
+        """Add lines, with a gap of empty lines between them and what is above."""
         gap = self._lines.gap if self._above is kind is _Kind.TEXT else int(self._above is not kind)
         lines.extend([""] * gap)
         lines.extend(more)
@@ -243,7 +243,7 @@ def _rows(blocks: Sequence[Sequence[str]], gap: int) -> int:
 
 
 class Screen:
-    """The end of a terminal's output: lines that stay, and below them lines that are replaced.
+    """The end of a terminal's output: permanent lines, and below them replaceable ones.
 
     Follows ECMA-48 (CUU, ED, EL) and DEC's private mode 7 (no wrapping of what is replaced). The
     cursor rests at the start of the line below. Only lines that differ are written again.
@@ -274,7 +274,7 @@ class Screen:
             self._write("".join(out))
 
     def _after_resizing(self) -> str:
-        """What removes the live lines where a changed size has moved them."""
+        """The sequence that erases the live lines after a resize has moved them."""
         columns, rows = self._size()
         taken = len(self._live)
         if columns != self._columns:
@@ -291,7 +291,7 @@ class Screen:
 
 
 class TurnView:
-    """Shows one turn from a thread of its own; ``show`` may be called from any."""
+    """Displays one turn from its own thread; ``show`` may be called from any thread."""
 
     def __init__(
         self,
@@ -302,7 +302,7 @@ class TurnView:
         write: Callable[[str], None],
         size: Size,
     ) -> None:
-        """``live``: lines may be shown that are painted over later."""
+        """``live``: whether lines may be shown that are replaced later."""
         self._is_markdown = markdown
         self._is_styled = styled
         self._is_live = live
@@ -314,7 +314,7 @@ class TurnView:
         self.failure: Exception | None = None
 
     def show(self, event: Event) -> None:
-        """Take an event of the turn; never waits."""
+        """Queue an event for display; never blocks."""
         self._inbox.put(event)
 
     def conclude(self, reply: Reply) -> None:
