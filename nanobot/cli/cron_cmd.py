@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from nanobot.cli.context import EXIT_FAILURE, CliContext
+from nanobot.cli.context import EXIT_FAILURE, CliContext, group
 
-cron_app = typer.Typer(no_args_is_help=True, help="Reminders and scheduled tasks.")
+cron_app = group("Reminders and scheduled tasks.")
 
 
 @cron_app.command("list")
