@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -48,21 +48,6 @@ _PLAIN = Console(file=io.StringIO(), color_system=None, legacy_windows=False)
 _TRAILING = re.compile(r" +((?:\x1b\[[\d;]*m)*)$")
 
 
-class Lines(Protocol):
-    """Turns text (printable, see ``show.printable``) into lines no wider than the terminal.
-
-    ``blocks`` cuts a text that may still grow: a block is final once the next one has a whole
-    line (a last line ``#`` is a heading, and none any more as ``#1``). ``lines`` lays one block
-    out for ``width`` columns. Between blocks stand ``gap`` empty lines.
-    """
-
-    gap: int
-
-    def blocks(self, text: str) -> Sequence[str]: ...
-
-    def lines(self, block: str, width: int) -> Sequence[str]: ...
-
-
 class MarkdownLines:
     """Markdown, rendered with colours and weights."""
 
@@ -87,11 +72,12 @@ class MarkdownLines:
         return ["\n".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
 
     def lines(self, block: str, width: int) -> Sequence[str]:
-        """The block as lines with SGR sequences, each complete in itself."""
+        """The block as lines with SGR sequences, each complete in itself, without empty margins."""
         with self._console.capture() as captured:
             self._console.print(_Document(block), width=width)
         lines = [_TRAILING.sub(r"\1", line) for line in captured.get().split("\n")]
-        return _without_margins(lines)
+        filled = [place for place, line in enumerate(lines) if columns_of(line)]
+        return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 class PlainLines:
@@ -106,6 +92,15 @@ class PlainLines:
     def lines(self, block: str, width: int) -> Sequence[str]:
         """The line, wrapped at spaces where it has some."""
         return wrapped(block, width)
+
+
+Lines: TypeAlias = MarkdownLines | PlainLines
+"""Turns text (printable, see ``show.printable``) into lines no wider than the terminal.
+
+``blocks`` splits a text that may still grow: a block is final once the next one has a whole line
+(``#`` at the end is a heading until it grows to ``#1``). ``lines`` lays one block out for
+``width`` columns. ``gap`` empty lines stand between blocks.
+"""
 
 
 def wrapped(line: str, width: int) -> Sequence[str]:
@@ -130,12 +125,6 @@ def clipped(line: str, width: int) -> str:
 def columns_of(line: str) -> int:
     """The width of a line in columns, without its SGR sequences."""
     return Text.from_ansi(line).cell_len
-
-
-def _without_margins(lines: Sequence[str]) -> Sequence[str]:
-    """Without the empty lines at both ends."""
-    filled = [place for place, line in enumerate(lines) if columns_of(line)]
-    return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 class _Heading(Heading):

@@ -24,7 +24,7 @@ from nanobot.cli.onboard_plan import (
     wrong_token,
 )
 from nanobot.cli.show import printable
-from nanobot.core.errors import ConfigError, ProviderError
+from nanobot.core.errors import ConfigError
 from nanobot.providers import ollama
 from nanobot.providers.catalogue import BY_NAME, SPECS
 
@@ -160,10 +160,7 @@ def from_person(given: Answers, found: Found, present: Present, *, check: bool) 
 
 def _ask_for_model(given: Answers, found: Found, present: Present, *, check: bool) -> Answers:
     if present.model:
-        try:
-            print(f"Model: {present.model}, through {present.explain_model()} (as configured).")
-        except ProviderError as error:
-            print(f"Model: {present.model} (as configured), but {error}.")
+        print(present.model_in_words(" (as configured)"))
         provider = given.provider or present.keyless_provider()
         if not provider or present.key_of(provider) or BY_NAME[provider].keyless:
             return given

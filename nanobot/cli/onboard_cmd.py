@@ -87,10 +87,11 @@ def _set_up(cli: CliContext, given: Answers, *, asks: bool, check: bool) -> None
         answers = from_flags(given, found, present, check=check)
     plan = additions(answers, present)
     changed = _write_config(cli, present, plan)
-    changed |= _write_workspace(cli)
+    loaded = load_config(cli.home.config_file, cli.environ)
+    changed |= _write_workspace(cli, loaded.workspace)
     if not changed:
         print("Nothing to change: the config file and the workspace are complete.")
-    now = Present.of(load_config(cli.home.config_file, cli.environ), cli.environ)
+    now = Present.of(loaded, cli.environ)
     _say_what_is(cli, now, answers, found, plan)
     _say_what_next(cli, now)
 
@@ -113,13 +114,11 @@ def _write_config(cli: CliContext, present: Present, plan: Additions) -> bool:
     return True
 
 
-def _write_workspace(cli: CliContext) -> bool:
+def _write_workspace(cli: CliContext, workspace: Path) -> bool:
     """Create the files that the workspace lacks; returns whether there were any."""
-    from nanobot.config.loader import load_config
     from nanobot.core.errors import StoreUnavailable
     from nanobot.store.home import seed, workspace_templates_dir
 
-    workspace = load_config(cli.home.config_file, cli.environ).workspace
     try:
         cli.home.private(cli.home.root)
         created = seed(workspace, workspace_templates_dir())
@@ -136,16 +135,12 @@ def _say_what_is(
 ) -> None:
     """Print the model in use, the keys that kept their values, and config warnings."""
     from nanobot.config.compat import config_hints
-    from nanobot.core.errors import ProviderError
 
     print()
     if not present.model:
         print("Model: none; the small offline model answers (`agent -m help` says what it knows).")
     else:
-        try:
-            print(f"Model: {present.model}, through {present.explain_model()}.")
-        except ProviderError as error:
-            print(f"Model: {present.model}, but {error}.")
+        print(present.model_in_words())
     provider = answers.provider
     if provider in found.keys and not answers.api_key:
         print(

@@ -15,7 +15,7 @@ from nanobot.config.loader import LoadedConfig, parse_document, read_text
 from nanobot.config.schema import address_of
 from nanobot.core.errors import ProviderError
 from nanobot.providers import ollama
-from nanobot.providers.catalogue import BY_NAME, SPECS, ProviderSpec, choose
+from nanobot.providers.catalogue import BY_NAME, SPECS, Choice, ProviderSpec, choose
 
 SUGGESTED: Mapping[str, str] = {
     "openrouter": "anthropic/claude-sonnet-4.5",
@@ -106,23 +106,28 @@ class Present:
         """The model chosen, "" for none."""
         return self.loaded.config.agents.defaults.model or ""
 
-    def explain_model(self) -> str:
-        """Which provider serves the model and why; raises ProviderError where none can."""
-        defaults = self.loaded.config.agents.defaults
-        choice = choose(
-            self.model, self.loaded.config.providers, self.environ, explicit=defaults.provider
-        )
-        return f"{choice.spec.name}, by {choice.why}"
+    def model_in_words(self, remark: str = "") -> str:
+        """The model, and which provider serves it and why, or why none can."""
+        try:
+            choice = self._choose()
+        except ProviderError as error:
+            return f"Model: {self.model}{remark}, but {error}."
+        return f"Model: {self.model}, through {choice.spec.name}, by {choice.why}{remark}."
 
     def keyless_provider(self) -> str:
         """The provider that the configured model needs and that has no key yet, or ""."""
         defaults = self.loaded.config.agents.defaults
         named = defaults.provider if defaults.provider != "auto" else self.model.partition("/")[0]
         try:
-            self.explain_model()
+            self._choose()
         except ProviderError:
             return named if named in BY_NAME else ""
         return ""
+
+    def _choose(self) -> Choice:
+        config = self.loaded.config
+        provider = config.agents.defaults.provider
+        return choose(self.model, config.providers, self.environ, explicit=provider)
 
     def key_of(self, provider: str) -> str:
         """The provider's key, from the config or the environment, or ""."""

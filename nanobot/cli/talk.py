@@ -14,7 +14,6 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import asdict
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from nanobot import __version__
@@ -126,12 +125,7 @@ class SocketTalk:
     def __enter__(self) -> SocketTalk:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _reply(self, show: Callable[[Event], None]) -> Reply:
@@ -195,12 +189,7 @@ class LocalTalk:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._loop.call_soon_threadsafe(self._leave.set)
         self._thread.join()
         self._lock.release()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
 from threading import Thread
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
 from loguru import logger
@@ -326,12 +325,7 @@ class TurnView:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Paint the last frame and end the thread."""
         self._inbox.put(None)
         self._thread.join()
