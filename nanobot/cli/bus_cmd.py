@@ -21,7 +21,7 @@ _ALL = typer.Option(False, "--all", help="All dead letters.")
 
 
 @bus_app.command(name="list")
-def list_dead(context: typer.Context, as_json: bool = JSON) -> None:
+def list_dead_letters(context: typer.Context, as_json: bool = JSON) -> None:
     """Show what waits, and the dead letters: what will not be tried again by itself."""
     with _requests(context.obj) as request:
         answer = request(do="list")

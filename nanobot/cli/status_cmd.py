@@ -36,9 +36,7 @@ SELECT id, channel, error, coalesce(settled_at, created_at) AS at
 ORDER BY at DESC
 """
 _FOR_PROGRAMS = frozenset({"configExists", "workspaceExists", "commands", "deadLetters"})
-"""Facts that only --json shows."""
-
-
+"""Facts without a line of their own in the table."""
 _NO_FILE = " (none yet: `nanobot onboard` makes it)"
 _NO_WORKSPACE = " (none yet: `nanobot onboard` makes it, or the first question)"
 _NOT_RUNNING = "not running: `nanobot gateway` starts it"
