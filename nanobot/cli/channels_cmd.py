@@ -10,20 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nanobot.cli.context import EXIT_NO_GATEWAY, CliContext
+from nanobot.cli.context import EXIT_NO_GATEWAY, CliContext, group
 from nanobot.cli.show import printable
 from nanobot.core.text import one_line
 
 if TYPE_CHECKING:
     from nanobot.config.schema import ChannelsConfig
 
-channels_app = typer.Typer(
-    help="Show the channels.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    add_completion=False,
-)
+channels_app = group("Show the channels.")
 
 
 @channels_app.callback()
@@ -74,7 +68,7 @@ def channels_status(
     as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
 ) -> None:
     """Show each channel: enabled, connected, last error (exit code 5 without a gateway)."""
-    from nanobot.cli.setup import load
+    from nanobot.cli.context import load
     from nanobot.cli.talk import SocketTalk
 
     cli: CliContext = context.obj

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from nanobot.cli.context import CliContext
+from nanobot.cli.context import EXIT_USAGE, CliContext, group
+from nanobot.cli.show import print_json
 from nanobot.core.errors import ConfigError
 
-config_app = typer.Typer(
-    help="Show, check and change the configuration.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    add_completion=False,
-)
+config_app = group("Show, check and change the configuration.")
 
 _Key = Annotated[str, typer.Argument(help="Dotted key, such as agents.defaults.model.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -28,7 +23,7 @@ _Reveal = Annotated[bool, typer.Option("--reveal", help="Print secrets as they a
 @config_app.command()
 def path(ctx: typer.Context) -> None:
     """Print the path of the config file."""
-    typer.echo(_context(ctx).home.config_file)
+    typer.echo(ctx.obj.home.config_file)
 
 
 @config_app.command()
@@ -43,11 +38,11 @@ def show(
     from nanobot.config.load import load_config
     from nanobot.config.show import displayed, displayed_changes
 
-    context = _context(ctx)
-    loaded = load_config(context.home.config_file, context.environ)
+    cli: CliContext = ctx.obj
+    loaded = load_config(cli.home.config_file, cli.environ)
     _warn(loaded.warnings)
     shown = displayed(loaded.config) if all_keys else displayed_changes(loaded.config)
-    typer.echo(_json(shown, indent=None if as_json else 2))
+    typer.echo(json.dumps(shown, ensure_ascii=False, indent=None if as_json else 2))
 
 
 @config_app.command()
@@ -57,13 +52,16 @@ def get(ctx: typer.Context, key: _Key, reveal: _Reveal = False, as_json: _Json =
     from nanobot.config.load import load_config
     from nanobot.config.show import lookup
 
-    context = _context(ctx)
+    cli: CliContext = ctx.obj
     names = split(key)
-    loaded = load_config(context.home.config_file, context.environ)
+    loaded = load_config(cli.home.config_file, cli.environ)
     value = lookup(loaded.config, names, reveal=reveal)
     if value is None:
         resolve(names)  # an unset key prints null, an unknown one is an error
-    typer.echo(value if isinstance(value, str) and not as_json else _json(value, indent=2))
+    if isinstance(value, str) and not as_json:
+        typer.echo(value)
+    else:
+        print_json(value)
 
 
 @config_app.command(name="set")
@@ -77,11 +75,11 @@ def set_(
     """Change one key, keeping a copy of the file."""
     from nanobot.cli.config_file import set_values
 
-    context = _context(ctx)
+    cli: CliContext = ctx.obj
     raw = sys.stdin.read().strip() if value == "-" else value
-    change = set_values(context.home.config_file, [(key, raw)], context.environ)
+    change = set_values(cli.home.config_file, [(key, raw)], cli.environ)
     _warn(change.warnings)
-    typer.echo(f"{change.keys[0]} is set in {context.home.config_file}")
+    typer.echo(f"{change.keys[0]} is set in {cli.home.config_file}")
     if change.backup is not None:
         typer.echo(f"former file: {change.backup}")
 
@@ -92,16 +90,16 @@ def check(ctx: typer.Context, as_json: _Json = False) -> None:
     from nanobot.config.compat import config_warnings
     from nanobot.config.load import load_config
 
-    context = _context(ctx)
-    file = context.home.config_file
+    cli: CliContext = ctx.obj
+    file = cli.home.config_file
     try:
-        loaded = load_config(file, context.environ)
+        loaded = load_config(file, cli.environ)
     except ConfigError as error:
         if not as_json:
             raise
         report = {"ok": False, "path": str(file), "problems": str(error).splitlines()}
-        typer.echo(_json(report, indent=2))
-        raise typer.Exit(2) from None
+        print_json(report)
+        raise typer.Exit(EXIT_USAGE) from None
     hints = config_warnings(loaded.config)
     if as_json:
         report = {
@@ -112,7 +110,7 @@ def check(ctx: typer.Context, as_json: _Json = False) -> None:
             "warnings": list(loaded.warnings),
             "hints": hints,
         }
-        typer.echo(_json(report, indent=2))
+        print_json(report)
         return
     verdict = "is valid" if loaded.exists else "does not exist: all keys have their defaults"
     typer.echo(f"{file} {verdict}")
@@ -120,16 +118,6 @@ def check(ctx: typer.Context, as_json: _Json = False) -> None:
         typer.echo(f"- {line}")
 
 
-def _context(ctx: typer.Context) -> CliContext:
-    context = ctx.obj
-    assert isinstance(context, CliContext)
-    return context
-
-
 def _warn(lines: Iterable[str]) -> None:
     for line in lines:
         typer.echo(f"warning: {line}", err=True)
-
-
-def _json(value: Any, *, indent: int | None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from nanobot.cli.context import EXIT_FAILURE, CliContext
+from nanobot.cli.context import EXIT_FAILURE, CliContext, group
 
-cron_app = typer.Typer(no_args_is_help=True, help="Reminders and scheduled tasks.")
+cron_app = group("Reminders and scheduled tasks.")
 
 
 @cron_app.command("list")
@@ -116,7 +116,7 @@ def disable(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> 
 def run(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None:
     """Run a job now, wait for it, and print its result."""
     from nanobot.channels.socket_protocol import Question
-    from nanobot.cli.one_shot import ask_once
+    from nanobot.cli.agent_cmd import ask_once
     from nanobot.cron.jobs import find
 
     cli: CliContext = context.obj
@@ -150,7 +150,7 @@ def _gateway_runs(cli: CliContext) -> bool:
 
 def _served(cli: CliContext) -> frozenset[str]:
     from nanobot.channels.registry import enabled_channels
-    from nanobot.cli.setup import load
+    from nanobot.cli.context import load
 
     return enabled_channels(load(cli).config.channels)
 

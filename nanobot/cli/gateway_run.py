@@ -13,8 +13,7 @@ from loguru import logger
 
 from nanobot import __version__, runtime
 from nanobot.app import open_app
-from nanobot.cli.context import CliContext
-from nanobot.cli.setup import load
+from nanobot.cli.context import CliContext, load
 from nanobot.config.compat import config_warnings
 from nanobot.config.load import LoadedConfig
 from nanobot.config.show import all_secrets

@@ -1,4 +1,4 @@
-"""The ``nanobot`` program: global options, the command groups, and what an error looks like."""
+"""The ``nanobot`` program: global options, command groups, and errors as text and exit code."""
 
 from __future__ import annotations
 
@@ -55,6 +55,13 @@ app.add_typer(memory_app, name="memory")
 app.add_typer(sessions_app, name="sessions")
 app.add_typer(skills_app, name="skills")
 
+_EXITS = (
+    (ConfigError, EXIT_USAGE),
+    (ProviderError, EXIT_PROVIDER),
+    (GatewayError, EXIT_NO_GATEWAY),
+    (NanobotError, EXIT_FAILURE),
+)
+
 
 def _version(value: bool) -> None:
     if value:
@@ -79,7 +86,7 @@ def options(
 
 
 def main() -> None:
-    """Run the program; every expected failure is one clear text on stderr and an exit code."""
+    """Run the program; a failure prints one text to stderr and sets the exit code."""
     gc_tuning.starting()
     _streams()
     try:
@@ -91,48 +98,38 @@ def main() -> None:
         text = str(error)
         print(text if text.startswith("Usage:") else f"nanobot: {text}", file=sys.stderr)
         code = EXIT_USAGE
-    except ConfigError as error:
-        code = _say(error, EXIT_USAGE)
-    except ProviderError as error:
-        code = _say(error, EXIT_PROVIDER)
-    except GatewayError as error:
-        code = _say(error, EXIT_NO_GATEWAY)
     except NanobotError as error:
-        code = _say(error, EXIT_FAILURE)
+        code = _fail(error, next(code for kind, code in _EXITS if isinstance(error, kind)))
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone; nothing is left to say and nobody to say it to.
+        # Nobody reads the output any more; flushing it at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_FAILURE
     except OSError as error:
         if os.environ.get("NANOBOT_DEBUG"):
             raise
         place = f"{os.fsdecode(error.filename)} cannot be used: " if error.filename else ""
-        code = _say(f"{place}{error.strerror or error}", EXIT_FAILURE)
+        code = _fail(f"{place}{error.strerror or error}", EXIT_FAILURE)
     except Exception as error:
         if os.environ.get("NANOBOT_DEBUG"):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        print(
-            f"nanobot: a defect of nanobot: {reason} (NANOBOT_DEBUG=1 shows where)",
-            file=sys.stderr,
-        )
-        code = EXIT_FAILURE
+        code = _fail(f"a defect of nanobot: {reason} (NANOBOT_DEBUG=1 shows where)", EXIT_FAILURE)
     gc_tuning.ending()
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _say(error: Exception | str, code: int) -> int:
+def _fail(error: Exception | str, code: int) -> int:
     print(f"nanobot: {error}", file=sys.stderr)
     return code
 
 
 def _streams() -> None:
-    """Have all three standard streams, in UTF-8 whatever the locale says.
+    """Make all three standard streams usable, in UTF-8 whatever the locale says.
 
-    One that the caller closed leads nowhere: else the next file opened would be taken for it.
-    What cannot be encoded is replaced, never fatal.
+    /dev/null replaces a stream that the caller closed; otherwise the next file opened would get
+    its descriptor. Characters that cannot be encoded are replaced.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -143,7 +140,7 @@ def _streams() -> None:
 
 
 def _check_arguments(arguments: Sequence[str]) -> None:
-    """Raises ConfigError for an argument that is no UTF-8: no part of the program could keep it."""
+    """Raises ConfigError for an argument that is not UTF-8: it could not be stored."""
     for argument in arguments:
         try:
             argument.encode()

@@ -1,11 +1,11 @@
-"""Markdown as lines of a terminal, block by block; loads rich, so it is imported late."""
+"""Markdown as terminal lines, block by block; loads rich, so import it late."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -18,13 +18,13 @@ from rich.theme import Theme
 
 from nanobot.cli.show import printable
 
-# HTML and link definitions stay text: an answer about them must not lose what it is about.
+# HTML and link definitions stay text, so that an answer about them shows them.
 _PARSER = (
     MarkdownIt("commonmark", {"html": False})
     .enable(["strikethrough", "table"])
     .disable(["reference"])
 )
-# No backgrounds and only the terminal's own sixteen colours: right on dark and on light ones.
+# No backgrounds and only the terminal's sixteen colours: readable on dark and light terminals.
 _THEME = Theme(
     {
         "markdown.h1": "bold underline",
@@ -46,21 +46,6 @@ _THEME = Theme(
 )
 _PLAIN = Console(file=io.StringIO(), color_system=None, legacy_windows=False)
 _TRAILING = re.compile(r" +((?:\x1b\[[\d;]*m)*)$")
-
-
-class Lines(Protocol):
-    """Turns text (printable, see ``show.printable``) into lines no wider than the terminal.
-
-    ``blocks`` cuts a text that may still grow: a block is final once the next one has a whole
-    line (a last line ``#`` is a heading, and none any more as ``#1``). ``lines`` lays one block
-    out for ``width`` columns. Between blocks stand ``gap`` empty lines.
-    """
-
-    gap: int
-
-    def blocks(self, text: str) -> Sequence[str]: ...
-
-    def lines(self, block: str, width: int) -> Sequence[str]: ...
 
 
 class MarkdownLines:
@@ -87,11 +72,12 @@ class MarkdownLines:
         return ["\n".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
 
     def lines(self, block: str, width: int) -> Sequence[str]:
-        """The block as lines with SGR sequences, each complete in itself."""
+        """The block as lines with SGR sequences, each complete in itself, without empty margins."""
         with self._console.capture() as captured:
             self._console.print(_Document(block), width=width)
         lines = [_TRAILING.sub(r"\1", line) for line in captured.get().split("\n")]
-        return _without_margins(lines)
+        filled = [place for place, line in enumerate(lines) if columns_of(line)]
+        return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 class PlainLines:
@@ -106,6 +92,15 @@ class PlainLines:
     def lines(self, block: str, width: int) -> Sequence[str]:
         """The line, wrapped at spaces where it has some."""
         return wrapped(block, width)
+
+
+Lines: TypeAlias = MarkdownLines | PlainLines
+"""Turns text (printable, see ``show.printable``) into lines no wider than the terminal.
+
+``blocks`` splits a text that may still grow: a block is final once the next one has a whole line
+(``#`` at the end is a heading until it grows to ``#1``). ``lines`` lays one block out for
+``width`` columns. ``gap`` empty lines stand between blocks.
+"""
 
 
 def wrapped(line: str, width: int) -> Sequence[str]:
@@ -128,14 +123,8 @@ def clipped(line: str, width: int) -> str:
 
 
 def columns_of(line: str) -> int:
-    """How many columns a line takes; its SGR sequences take none."""
+    """The width of a line in columns, without its SGR sequences."""
     return Text.from_ansi(line).cell_len
-
-
-def _without_margins(lines: Sequence[str]) -> Sequence[str]:
-    """Without the empty lines at both ends."""
-    filled = [place for place, line in enumerate(lines) if columns_of(line)]
-    return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 class _Heading(Heading):
@@ -160,7 +149,7 @@ class _Code(CodeBlock):
 
 
 class _Document(Markdown):
-    """rich's Markdown without what hides or loses text."""
+    """rich's Markdown, changed so that no text is hidden or lost."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -170,7 +159,7 @@ class _Document(Markdown):
     }
 
     def __init__(self, text: str) -> None:
-        # A link shows its address: a text that hides where it leads invites a trap.
+        # A link shows its address, so that its text cannot mislead.
         super().__init__("", hyperlinks=False, style=Style())
         self.parsed = _PARSER.parse(text)
         for token in self.parsed:
@@ -183,7 +172,7 @@ def _simpler(tokens: Sequence[Token]) -> Iterator[Token]:
     bare = False
     for place, token in enumerate(tokens):
         if token.type == "text":
-            # Once more: an entity such as &#x202e; has become a character only now.
+            # Parsing has turned entities such as &#x202e; into characters.
             yield Token("text", "", 0, content=printable(token.content))
         elif token.type == "softbreak":
             yield Token("hardbreak", "br", 0)

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING, Any
+
 import typer
 
-from nanobot.cli.context import EXIT_FAILURE
-from nanobot.cli.desk import desk, local_time, print_json
-from nanobot.cli.recall_cmd import register
+from nanobot.cli.context import EXIT_FAILURE, JSON, CliContext, admin, group
+from nanobot.cli.show import local_time, print_json, printable
 
-memory_app = typer.Typer(
-    help="Show, search, restore and consolidate the assistant's memory.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    add_completion=False,
-)
-_JSON = typer.Option(False, "--json", help="Print it as JSON.")
+if TYPE_CHECKING:
+    from nanobot.recall.tool import Excerpt, Recall
+
+memory_app = group("Show, search, restore and consolidate the assistant's memory.")
 
 
 @memory_app.command()
 def show(
     context: typer.Context,
     version: int = typer.Option(None, "--version", help="A former text, by its number."),
-    as_json: bool = _JSON,
+    as_json: bool = JSON,
 ) -> None:
     """Show MEMORY.md; on stderr its size, and when conversations were last consolidated."""
-    from nanobot.cli.show import printable
-
-    with desk(context.obj) as ask:
-        answer = ask("memory", version=version)
+    with admin(context.obj) as ask:
+        answer = ask(do="memory", version=version)
     if as_json:
         print_json(answer)
         return
@@ -47,10 +43,10 @@ def show(
 
 
 @memory_app.command()
-def history(context: typer.Context, as_json: bool = _JSON) -> None:
+def history(context: typer.Context, as_json: bool = JSON) -> None:
     """List the versions of MEMORY.md, the newest last."""
-    with desk(context.obj) as ask:
-        answer = ask("versions")
+    with admin(context.obj) as ask:
+        answer = ask(do="versions")
     if as_json:
         print_json(answer)
         return
@@ -65,11 +61,11 @@ def history(context: typer.Context, as_json: bool = _JSON) -> None:
 def restore(
     context: typer.Context,
     number: int = typer.Argument(..., help="As `nanobot memory history` shows it."),
-    as_json: bool = _JSON,
+    as_json: bool = JSON,
 ) -> None:
     """Put a version of MEMORY.md back; the present text stays as a version."""
-    with desk(context.obj) as ask:
-        answer = ask("restore", version=number)
+    with admin(context.obj) as ask:
+        answer = ask(do="restore", version=number)
     if as_json:
         print_json(answer)
     else:
@@ -80,13 +76,11 @@ def restore(
 def consolidate(
     context: typer.Context,
     session: str = typer.Argument(None, help="One session; without it all."),
-    as_json: bool = _JSON,
+    as_json: bool = JSON,
 ) -> None:
-    """Digest conversations now, all but the last ten messages; takes a model call a step."""
-    from nanobot.cli.show import printable
-
-    with desk(context.obj) as ask:
-        answer = ask("consolidate", session=session)
+    """Consolidate conversations now, all but the last ten messages; one model call a step."""
+    with admin(context.obj) as ask:
+        answer = ask(do="consolidate", session=session)
     failed = [one for one in answer["sessions"] if one["error"]]
     if as_json:
         print_json(answer)
@@ -103,4 +97,78 @@ def consolidate(
         raise typer.Exit(EXIT_FAILURE)
 
 
-register(memory_app)
+@memory_app.command()
+def search(
+    context: typer.Context,
+    query: list[str] = typer.Argument(help="Words, a name, a date, or a question."),
+    limit: int = typer.Option(10, "--limit", min=1, max=100, help="Matches to show."),
+    as_json: bool = JSON,
+) -> None:
+    """Search HISTORY.md and all past conversations."""
+    from nanobot.recall.tool import excerpt_body, heading
+
+    found = _recall(context.obj).search_now(" ".join(query), limit=limit, tokens=400 * limit)
+    if as_json:
+        print_json([_record(excerpt) for excerpt in found.results.excerpts])
+        return
+    for excerpt in found.results.excerpts:
+        doubt = " (untrusted)" if excerpt.trust == "untrusted" else ""
+        typer.echo(printable(f"{heading(excerpt, None)}{doubt}"))
+        for line in excerpt_body(excerpt).splitlines():
+            typer.echo(printable(f"  {line}"))
+        typer.echo("")
+    if not found.results.excerpts:
+        typer.echo("nothing found")
+    elif found.results.left_out:
+        typer.echo(f"{found.results.left_out} weaker matches not shown (--limit)")
+
+
+@memory_app.command()
+def reindex(context: typer.Context, as_json: bool = JSON) -> None:
+    """Rebuild the search index from HISTORY.md and the conversations."""
+    import asyncio
+
+    made = asyncio.run(_recall(context.obj).rebuild())
+    if as_json:
+        record = {
+            "passages": made.chunks,
+            "sessions": made.sessions,
+            "paragraphs": made.paragraphs,
+        }
+        typer.echo(json.dumps(record))
+        return
+    typer.echo(
+        f"the search index holds {made.chunks} passages of {made.sessions} sessions and "
+        f"{made.paragraphs} paragraphs of HISTORY.md"
+    )
+
+
+def _recall(cli: CliContext) -> Recall:
+    """Recall over this home; any process may use its index, also beside the gateway."""
+    from datetime import UTC, datetime
+
+    from nanobot.config.load import load_config
+    from nanobot.recall.chunks import Sources
+    from nanobot.recall.tool import Recall
+
+    workspace = load_config(cli.home.config_file, cli.environ).workspace
+    return Recall(Sources.of(cli.home, workspace), lambda: datetime.now(UTC))
+
+
+def _record(excerpt: Excerpt) -> dict[str, Any]:
+    return {
+        "source": excerpt.source,
+        "at": excerpt.at.isoformat() if excerpt.at else None,
+        "trust": excerpt.trust.value,
+        "guest": excerpt.guest,
+        "score": round(excerpt.score, 3),
+        "messages": [
+            {
+                "speaker": chunk.name or chunk.speaker or None,
+                "at": chunk.at.isoformat() if chunk.at else None,
+                "text": chunk.text,
+                "found": chunk.id in excerpt.hits,
+            }
+            for chunk in excerpt.chunks
+        ],
+    }

@@ -8,12 +8,13 @@ from difflib import get_close_matches
 from getpass import getpass
 from typing import TypeAlias
 
-from nanobot.cli.endpoint_check import Checked, Verdict, check_endpoint
 from nanobot.cli.onboard_plan import (
     SUGGESTED,
     Answers,
+    Checked,
     Found,
     Present,
+    check_endpoint,
     provider_by_key,
     provider_by_model,
     split_ids,
@@ -23,7 +24,7 @@ from nanobot.cli.onboard_plan import (
     wrong_token,
 )
 from nanobot.cli.show import printable
-from nanobot.core.errors import ConfigError, ProviderError
+from nanobot.core.errors import ConfigError
 from nanobot.providers import ollama
 from nanobot.providers.catalogue import BY_NAME, SPECS
 
@@ -43,7 +44,7 @@ _NONE = "none"
 
 
 def from_flags(given: Answers, found: Found, present: Present, *, check: bool) -> Answers:
-    """What the flags mean, completed by what was found; raises ConfigError with what is missing."""
+    """The flags, completed by what was found here; raises ConfigError for what is missing."""
     _check_flags(given)
     provider = _provider_of(given, found, present)
     if not provider:
@@ -53,7 +54,7 @@ def from_flags(given: Answers, found: Found, present: Present, *, check: bool) -
     answers = replace(given, provider=provider, api_base=_base(provider, given, present))
     if not (answers.api_base or present.base_of(provider)):
         raise ConfigError(f"{provider} needs its address: --api-base http://…/v1")
-    listed = _look_at(answers, present, print) if check else ()
+    listed = _look_at(answers, present) if check else ()
     if present.model and not given.model:
         return answers
     model = given.model or _default_model(provider, found, listed)
@@ -63,7 +64,7 @@ def from_flags(given: Answers, found: Found, present: Present, *, check: bool) -
 
 
 def _check_flags(given: Answers) -> None:
-    """Raise ConfigError for the first flag whose value cannot be meant."""
+    """Raise ConfigError for the first flag with an invalid value."""
     for wrong, value, flag in (
         (_wrong_provider(given.provider), given.provider, "--provider"),
         (wrong_base(given.api_base), given.api_base, "--api-base"),
@@ -99,25 +100,22 @@ def _wrong_provider(name: str) -> str:
 
 
 def _base(provider: str, given: Answers, present: Present) -> str:
-    """The address to write down: Ollama's always, so that nothing else is chosen for its models."""
+    """The address to store; Ollama always has one, so that its models lead to no other provider."""
     if provider == "ollama" and not given.api_base:
         return ollama.base(present.environ)
     return given.api_base
 
 
-def _look_at(answers: Answers, present: Present, say: Callable[[str], None]) -> tuple[str, ...]:
-    """Say whether the endpoint answers; the models it lists."""
+def _look_at(answers: Answers, present: Present) -> tuple[str, ...]:
+    """Print whether the endpoint answers; returns the models it lists."""
     checked = _checked(answers, present)
     if checked is None:
         return ()
-    say(f"{checked.sentence}.")
-    if (
-        answers.model
-        and checked.models
-        and not _is_listed(answers.model, answers.provider, checked.models)
-    ):
-        say(_not_listed(answers.model, checked.models))
-    return checked.models
+    print(f"{checked.sentence}.")
+    model, listed = answers.model, checked.models
+    if model and listed and not _is_listed(model, answers.provider, listed):
+        print(_not_listed(model, listed))
+    return listed
 
 
 def _is_listed(model: str, provider: str, listed: tuple[str, ...]) -> bool:
@@ -125,7 +123,7 @@ def _is_listed(model: str, provider: str, listed: tuple[str, ...]) -> bool:
 
 
 def _checked(answers: Answers, present: Present) -> Checked | None:
-    """What the endpoint says, None for one that does not speak OpenAI's protocol."""
+    """The result of the check, None for an endpoint of another protocol than OpenAI's."""
     base = answers.api_base or present.base_of(answers.provider)
     if BY_NAME[answers.provider].native or not base:
         return None
@@ -162,10 +160,7 @@ def from_person(given: Answers, found: Found, present: Present, *, check: bool) 
 
 def _ask_for_model(given: Answers, found: Found, present: Present, *, check: bool) -> Answers:
     if present.model:
-        try:
-            print(f"Model: {present.model}, through {present.explain_model()} (as configured).")
-        except ProviderError as error:
-            print(f"Model: {present.model} (as configured), but {error}.")
+        print(present.model_in_words(" (as configured)"))
         provider = given.provider or present.keyless_provider()
         if not provider or present.key_of(provider) or BY_NAME[provider].keyless:
             return given
@@ -177,7 +172,7 @@ def _ask_for_model(given: Answers, found: Found, present: Present, *, check: boo
         answers = replace(given, provider=provider, api_base=_base(provider, given, present))
         spec = BY_NAME[provider]
         if not (answers.api_base or present.base_of(provider)):
-            answers = replace(answers, api_base=_ask("Its address", "", wrong_base))
+            answers = replace(answers, api_base=_ask("Its address", wrong_base))
         if provider in found.keys:
             print(f"Its key stays in {found.keys[provider]}; the config needs none.")
         elif not (answers.api_key or present.key_of(provider) or provider == "ollama"):
@@ -209,29 +204,27 @@ def _ask_provider(found: Found) -> str:
             return "" if 1 <= int(answer) <= len(names) else f"the numbers go to {len(names)}"
         return "" if answer.lower() == _NONE else _wrong_provider(answer.lower())
 
-    default = next(iter(ready), _NONE)
-    answer = _ask("Number or name", default, wrong)
+    answer = _ask("Number or name", wrong, default=next(iter(ready), _NONE))
     return names[int(answer) - 1] if answer.isdigit() else answer.lower()
 
 
 def _ask_key(provider: str) -> str:
-    spec = BY_NAME[provider]
-    otherwise = "none" if spec.keyless else "choose another provider"
-    return _ask_secret(
-        f"Key of {provider} (not shown; Enter: {otherwise})", lambda key: wrong_key(key, provider)
-    )
+    otherwise = "none" if BY_NAME[provider].keyless else "choose another provider"
+    return _ask_secret_key(f"Key of {provider} (not shown; Enter: {otherwise})", provider)
+
+
+def _ask_secret_key(question: str, provider: str) -> str:
+    return _ask(question, lambda key: wrong_key(key, provider), optional=True, secret=True)
 
 
 def _ask_until_accepted(answers: Answers, present: Present) -> tuple[Answers, tuple[str, ...]]:
-    """Try the key at the endpoint, and ask again while it is refused and another is given."""
+    """Check the key at the endpoint; while it is refused, ask for another one."""
     provider = answers.provider
     while (checked := _checked(answers, present)) is not None:
         print(f"{checked.sentence}.")
-        if checked.verdict is not Verdict.REFUSES or not answers.api_key:
+        if not (checked.is_refused and answers.api_key):
             return answers, checked.models
-        other = _ask_secret(
-            "Another key (not shown; Enter: keep this one)", lambda key: wrong_key(key, provider)
-        )
+        other = _ask_secret_key("Another key (not shown; Enter: keep this one)", provider)
         if not other:
             return answers, ()
         answers = replace(answers, api_key=other)
@@ -243,7 +236,7 @@ def _ask_model(provider: str, found: Found, listed: tuple[str, ...]) -> str:
     if listed:
         print(f"Models: {_some(listed, 8)}")
     while True:
-        model = _ask("Model", default, lambda answer: "")
+        model = _ask("Model", lambda answer: "", default=default)
         if not listed or _is_listed(model, provider, listed) or model == default:
             return model
         print(_not_listed(model, listed) + " Enter takes it all the same.")
@@ -256,14 +249,16 @@ def _ask_for_telegram(given: Answers, present: Present) -> Answers:
     if telegram.token:
         print("Telegram: has a bot token (as configured).")
     elif not token:
-        token = _ask_secret(
-            "Telegram bot token from @BotFather (not shown; Enter: no Telegram)", wrong_token
+        token = _ask(
+            "Telegram bot token from @BotFather (not shown; Enter: no Telegram)",
+            wrong_token,
+            optional=True,
+            secret=True,
         )
     allow_from = given.allow_from
     if (token or telegram.token) and not (allow_from or telegram.allow_from):
         answer = _ask(
             "Your own Telegram id, a number that @userinfobot tells you (Enter: later)",
-            "",
             lambda text: wrong_ids(split_ids(text)),
             optional=True,
         )
@@ -271,30 +266,25 @@ def _ask_for_telegram(given: Answers, present: Present) -> Answers:
     return replace(given, telegram_token=token, allow_from=allow_from)
 
 
-def _ask(question: str, default: str, wrong: _Wrong, *, optional: bool = False) -> str:
-    """An answer with nothing wrong; Enter takes the default."""
+def _ask(
+    question: str, wrong: _Wrong, *, default: str = "", optional: bool = False, secret: bool = False
+) -> str:
+    """An answer with nothing wrong, "" where it is optional; Enter takes the default.
+
+    ``secret``: the answer is not shown while it is typed.
+    """
     prompt = f"{question} [{default}]: " if default else f"{question}: "
+    read = getpass if secret else input
     while True:
-        answer = input(prompt).strip() or default
+        answer = read(prompt).strip() or default
         if not answer and optional:
-            return answer
+            return ""
         problem = wrong(answer) if answer else "there has to be an answer"
         if not problem:
+            if secret:
+                print(f"  ({len(answer)} characters)")
             return answer
         print(f"  {printable(problem)}")
-
-
-def _ask_secret(question: str, wrong: _Wrong) -> str:
-    """An answer that is not shown while it is typed, or ""."""
-    while True:
-        answer = getpass(f"{question}: ").strip()
-        if not answer:
-            return ""
-        problem = wrong(answer)
-        if not problem:
-            print(f"  ({len(answer)} characters)")
-            return answer
-        print(f"  {problem}")
 
 
 def _some(names: tuple[str, ...], count: int = 3) -> str:

@@ -1,4 +1,4 @@
-"""``nanobot onboard``: makes the config file and the workspace, and says what to type next."""
+"""``nanobot onboard``: creates the config file and the workspace, and says what to type next."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def _secret(value: str) -> str:
 
 
 def _set_up(cli: CliContext, given: Answers, *, asks: bool, check: bool) -> None:
+    from nanobot.cli.context import load
     from nanobot.cli.onboard_answers import from_flags, from_person
     from nanobot.cli.onboard_plan import Present, additions, look_around
-    from nanobot.cli.setup import load
     from nanobot.config.load import load_config
 
     present = Present.of(load(cli), cli.environ)
@@ -87,16 +87,17 @@ def _set_up(cli: CliContext, given: Answers, *, asks: bool, check: bool) -> None
         answers = from_flags(given, found, present, check=check)
     plan = additions(answers, present)
     changed = _write_config(cli, present, plan)
-    changed |= _write_workspace(cli)
+    loaded = load_config(cli.home.config_file, cli.environ)
+    changed |= _write_workspace(cli, loaded.workspace)
     if not changed:
         print("Nothing to change: the config file and the workspace are complete.")
-    now = Present.of(load_config(cli.home.config_file, cli.environ), cli.environ)
+    now = Present.of(loaded, cli.environ)
     _say_what_is(cli, now, answers, found, plan)
     _say_what_next(cli, now)
 
 
 def _write_config(cli: CliContext, present: Present, plan: Additions) -> bool:
-    """Add to the config file; whether that changed anything."""
+    """Add to the config file; returns whether that changed anything."""
     from nanobot.cli.config_file import set_values
 
     if not plan.changes:
@@ -113,13 +114,11 @@ def _write_config(cli: CliContext, present: Present, plan: Additions) -> bool:
     return True
 
 
-def _write_workspace(cli: CliContext) -> bool:
-    """Create the files the workspace lacks; whether there were any."""
-    from nanobot.config.load import load_config
+def _write_workspace(cli: CliContext, workspace: Path) -> bool:
+    """Create the files that the workspace lacks; returns whether there were any."""
     from nanobot.core.errors import StoreUnavailable
     from nanobot.store.home import seed, workspace_templates_dir
 
-    workspace = load_config(cli.home.config_file, cli.environ).workspace
     try:
         cli.home.private(cli.home.root)
         created = seed(workspace, workspace_templates_dir())
@@ -134,18 +133,14 @@ def _write_workspace(cli: CliContext) -> bool:
 def _say_what_is(
     cli: CliContext, present: Present, answers: Answers, found: Found, plan: Additions
 ) -> None:
-    """Where things stand now: the model, the keys that stayed, what may surprise."""
+    """Print the model in use, the keys that kept their values, and config warnings."""
     from nanobot.config.compat import config_warnings
-    from nanobot.core.errors import ProviderError
 
     print()
     if not present.model:
         print("Model: none; the small offline model answers (`agent -m help` says what it knows).")
     else:
-        try:
-            print(f"Model: {present.model}, through {present.explain_model()}.")
-        except ProviderError as error:
-            print(f"Model: {present.model}, but {error}.")
+        print(present.model_in_words())
     provider = answers.provider
     if provider in found.keys and not answers.api_key:
         print(
@@ -178,9 +173,16 @@ def _say_what_next(cli: CliContext, present: Present) -> None:
 
 def _command(cli: CliContext, *words: str) -> str:
     """A command line as this person has to type it."""
-    from nanobot.cli.onboard_plan import program
-
-    found = shutil.which("nanobot")
-    name = program(sys.argv[0], None if found is None else Path(found))
     home = [] if cli.home == Home.locate(None, os.environ) else ["--home", str(cli.home.root)]
-    return shlex.join([name, *home, *words])
+    return shlex.join([_program(), *home, *words])
+
+
+def _program() -> str:
+    """How the person calls this program: by name if the shell finds the same file by it."""
+    called = Path(sys.argv[0])
+    found = shutil.which("nanobot")
+    if called.name != "nanobot":
+        return "nanobot"
+    if found is not None and called.exists() and called.samefile(found):
+        return "nanobot"
+    return str(called)

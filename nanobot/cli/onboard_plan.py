@@ -1,4 +1,4 @@
-"""What `nanobot onboard` finds on this machine, and which keys it would add to the config file."""
+"""What `nanobot onboard` finds here, what it checks, and the keys it adds to the config file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from nanobot.config.keys import KeyPath, as_spelled, dotted
@@ -14,7 +15,7 @@ from nanobot.config.load import LoadedConfig, parse_document, read_text
 from nanobot.config.schema import address_of
 from nanobot.core.errors import ProviderError
 from nanobot.providers import ollama
-from nanobot.providers.catalogue import BY_NAME, SPECS, ProviderSpec, choose
+from nanobot.providers.catalogue import BY_NAME, SPECS, Choice, ProviderSpec, choose
 
 SUGGESTED: Mapping[str, str] = {
     "openrouter": "anthropic/claude-sonnet-4.5",
@@ -32,6 +33,8 @@ SUGGESTED: Mapping[str, str] = {
 }
 """A model to begin with, by provider, in that provider's own spelling. Suggestions only."""
 
+CHECK_S = 5.0
+
 _KEY_SHAPES = (
     ("sk-or-", "openrouter"),
     ("sk-ant-", "anthropic"),
@@ -44,7 +47,7 @@ _EMBEDS = re.compile(r"embed|minilm|bge-|rerank", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What can be used without typing anything.
+    """The providers that can be used at once: keys in the environment, and a running Ollama.
 
     ``keys``: the environment variable that holds a provider's key, by provider. ``ollama``: the
     models of the Ollama that runs at ``ollama_at``, those that can chat first.
@@ -74,7 +77,7 @@ def look_around(environ: Mapping[str, str]) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the person wants, by flags or in the dialogue; "" and () where they want nothing."""
+    """The person's choices, by flags or in the dialogue; "" and () for none."""
 
     provider: str = ""
     model: str = ""
@@ -86,7 +89,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What is configured already; of the file alone in ``data``, of everything in ``loaded``."""
+    """The present configuration: ``data`` from the file alone, ``loaded`` from all sources."""
 
     loaded: LoadedConfig
     data: Any
@@ -103,23 +106,28 @@ class Present:
         """The model chosen, "" for none."""
         return self.loaded.config.agents.defaults.model or ""
 
-    def explain_model(self) -> str:
-        """Which provider serves the model and why; raises ProviderError where none can."""
-        defaults = self.loaded.config.agents.defaults
-        choice = choose(
-            self.model, self.loaded.config.providers, self.environ, explicit=defaults.provider
-        )
-        return f"{choice.spec.name}, by {choice.why}"
+    def model_in_words(self, remark: str = "") -> str:
+        """The model, and which provider serves it and why, or why none can."""
+        try:
+            choice = self._choose()
+        except ProviderError as error:
+            return f"Model: {self.model}{remark}, but {error}."
+        return f"Model: {self.model}, through {choice.spec.name}, by {choice.why}{remark}."
 
     def keyless_provider(self) -> str:
         """The provider that the configured model needs and that has no key yet, or ""."""
         defaults = self.loaded.config.agents.defaults
         named = defaults.provider if defaults.provider != "auto" else self.model.partition("/")[0]
         try:
-            self.explain_model()
+            self._choose()
         except ProviderError:
             return named if named in BY_NAME else ""
         return ""
+
+    def _choose(self) -> Choice:
+        config = self.loaded.config
+        provider = config.agents.defaults.provider
+        return choose(self.model, config.providers, self.environ, explicit=provider)
 
     def key_of(self, provider: str) -> str:
         """The provider's key, from the config or the environment, or ""."""
@@ -137,14 +145,14 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """What to add to the file: dotted keys with JSON values; and what stays although it differs."""
+    """Dotted keys to add, with JSON values; ``kept``: keys that keep a different value."""
 
     changes: tuple[tuple[str, str], ...]
     kept: tuple[str, ...]
 
 
 def additions(answers: Answers, present: Present) -> Additions:
-    """The keys the file lacks; a key that has a value keeps it."""
+    """The keys that the file lacks; existing values are kept."""
     wanted: list[tuple[KeyPath, Any]] = []
     if answers.provider:
         wanted.extend(_provider_keys(answers))
@@ -177,7 +185,7 @@ _SKELETON: tuple[tuple[KeyPath, Any], ...] = (
     (("channels", "telegram", "token"), ""),
     (("channels", "telegram", "allowFrom"), []),
 )
-"""What a config file shows even where nothing was chosen: the keys one looks for first."""
+"""Keys that each new config file shows, with their defaults: what people look for first."""
 
 
 def _provider_keys(answers: Answers) -> list[tuple[KeyPath, Any]]:
@@ -195,7 +203,7 @@ def _provider_keys(answers: Answers) -> list[tuple[KeyPath, Any]]:
 
 
 def provider_by_model(model: str) -> str:
-    """The provider that a model's name speaks of, by its prefix or a word in it, or ""."""
+    """The provider that a model's name implies by its prefix or a word in it, or ""."""
     prefix = model.partition("/")[0].lower()
     if "/" in model and prefix in BY_NAME:
         return prefix
@@ -204,12 +212,12 @@ def provider_by_model(model: str) -> str:
 
 
 def provider_by_key(key: str) -> str:
-    """The provider that a key looks like one of, or ""."""
+    """The provider whose keys look like this one, or ""."""
     return next((name for start, name in _KEY_SHAPES if key.startswith(start)), "")
 
 
 def full_name(spec: ProviderSpec, model: str) -> str:
-    """A model's name such that it leads to this provider, whatever other keys there are."""
+    """The model's name, prefixed so that it always leads to this provider."""
     if not spec.base or model.startswith(f"{spec.name}/"):
         return model
     return f"{spec.name}/{model}"
@@ -224,7 +232,7 @@ def _value_at(data: Any, path: KeyPath) -> tuple[bool, Any]:
     return True, data
 
 
-# --------------------------------------------------------- what is wrong with an answer, or ""
+# ------------------------------------------------ checks: what is wrong with an answer, or ""
 
 
 def wrong_key(key: str, provider: str) -> str:
@@ -268,11 +276,48 @@ def split_ids(text: str) -> tuple[str, ...]:
     return tuple(filter(None, re.split(r"[,\s]+", text)))
 
 
-def program(argument: str, on_path: Path | None) -> str:
-    """How the person calls this program: by name where that finds the same one."""
-    called = Path(argument)
-    if called.name != "nanobot":
-        return "nanobot"
-    if on_path is not None and called.exists() and on_path.samefile(called):
-        return "nanobot"
-    return str(called)
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What an endpoint answered: a sentence for the person, and the models that it lists.
+
+    ``is_refused``: it does not accept the key.
+    """
+
+    sentence: str
+    models: tuple[str, ...] = ()
+    is_refused: bool = False
+
+
+def check_endpoint(base: str, key: str, *, limit_s: float = CHECK_S) -> Checked:
+    """Ask for the list of models (OpenAI's ``GET /models``) and wait at most ``limit_s``."""
+    done: SimpleQueue[Checked] = SimpleQueue()
+    # Resolving a name has no time-out of its own; the thread may outlive the wait.
+    Thread(target=lambda: done.put(_models_of(base, key, limit_s)), daemon=True).start()
+    try:
+        return done.get(timeout=limit_s)
+    except Empty:
+        return Checked(f"{base} did not answer within {limit_s:g} s")
+
+
+def _models_of(base: str, key: str, limit_s: float) -> Checked:
+    import httpx
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        response = httpx.get(f"{base.rstrip('/')}/models", headers=headers, timeout=limit_s)
+    except httpx.TimeoutException:
+        return Checked(f"{base} did not answer within {limit_s:g} s")
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        return Checked(f"{base} cannot be reached: {str(error) or type(error).__name__}")
+    status = response.status_code
+    if status in (401, 403):
+        said = "this key" if key else "requests without a key"
+        return Checked(f"{base} does not accept {said} ({status})", is_refused=True)
+    try:
+        models = tuple(str(model["id"]) for model in json.loads(response.content)["data"])
+    except (ValueError, KeyError, TypeError):
+        models = None
+    if status != 200 or models is None:
+        return Checked(f"{base} gives no list of models (status {status})")
+    counted = "1 model" if len(models) == 1 else f"{len(models)} models"
+    return Checked(f"{base} answers and lists {counted}", models)

@@ -5,35 +5,33 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nanobot.cli.desk import Ask, desk, local_time, print_json
+from nanobot.cli.context import JSON, admin, group
+from nanobot.cli.show import local_time, print_json, printable
+from nanobot.core.text import one_line
 
-sessions_app = typer.Typer(
-    help="List, show, export, import and delete conversations.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    add_completion=False,
-)
-_JSON = typer.Option(False, "--json", help="Print it as JSON.")
+if TYPE_CHECKING:
+    from nanobot.cli.talk import Request
+
+sessions_app = group("List, show, export, import and delete conversations.")
 _KEY = typer.Argument(..., metavar="KEY", help="As `list` shows it, such as cli:direct.")
 _PAGE = 500
 
 
 @sessions_app.command(name="list")
-def list_sessions(context: typer.Context, as_json: bool = _JSON) -> None:
+def list_sessions(context: typer.Context, as_json: bool = JSON) -> None:
     """List all sessions, the last used first."""
-    with desk(context.obj) as ask:
-        answer = ask("sessions")
+    with admin(context.obj) as ask:
+        answer = ask(do="sessions")
     if as_json:
         print_json(answer)
         return
     for session in answer["sessions"]:
         typer.echo(
-            f"{_clean(session['key'])}  {local_time(session['updated'])}  "
+            f"{printable(session['key'])}  {local_time(session['updated'])}  "
             f"{session['entries']:,} entries, {session['live']:,} in view"
         )
 
@@ -43,12 +41,12 @@ def show(
     context: typer.Context,
     key: str = _KEY,
     last: int = typer.Option(50, "--last", min=1, help="How many of the last entries."),
-    as_json: bool = _JSON,
+    as_json: bool = JSON,
 ) -> None:
     """Show the last messages of a session."""
     from collections import deque
 
-    with desk(context.obj) as ask:
+    with admin(context.obj) as ask:
         lines = deque(_lines(ask, key), maxlen=last)
     if as_json:
         print_json({"key": key, "entries": list(lines)})
@@ -58,7 +56,8 @@ def show(
         name = f" {line['name']}" if line.get("name") else ""
         calls = [call["function"]["name"] for call in line.get("tool_calls", ())]
         words = " ".join(filter(None, (line.get("content", ""), *(f"[{one}]" for one in calls))))
-        typer.echo(f"{local_time(line['timestamp'])} {who}{_clean(name)}: {_shown(words)}")
+        text = printable(one_line(words, 1000))
+        typer.echo(f"{local_time(line['timestamp'])} {who}{printable(name)}: {text}")
 
 
 @sessions_app.command()
@@ -72,8 +71,8 @@ def export(
 
     from nanobot.store.files import write_atomic
 
-    with desk(context.obj) as ask:
-        first = ask("page", session=key, after=0, limit=1)["metadata"]
+    with admin(context.obj) as ask:
+        first = ask(do="page", session=key, after=0, limit=1)["metadata"]
         texts = (json.dumps(line, ensure_ascii=False) + "\n" for line in (first, *_lines(ask, key)))
         if file == "-":
             for text in texts:
@@ -88,19 +87,19 @@ def import_session(
     context: typer.Context,
     file: str = typer.Argument(..., help="A session's .jsonl file."),
     session: str = typer.Option(None, "--session", "-s", help="Its key here."),
-    as_json: bool = _JSON,
+    as_json: bool = JSON,
 ) -> None:
-    """Read a session from JSON Lines, ours or the family's; what is there already is left."""
+    """Import a session from JSON Lines, also of compatible programs; known entries are skipped."""
     from pathlib import Path
 
-    with desk(context.obj) as ask:
-        answer = ask("import", path=str(Path(file).expanduser().absolute()), session=session)
+    with admin(context.obj) as ask:
+        answer = ask(do="import", path=str(Path(file).expanduser().absolute()), session=session)
     if as_json:
         print_json(answer)
         return
     skipped = f", {answer['skipped']} lines are no messages" if answer["skipped"] else ""
     typer.echo(
-        f"{_clean(answer['session'])}: {answer['added']} entries added, "
+        f"{printable(answer['session'])}: {answer['added']} entries added, "
         f"{answer['present']} were there{skipped}"
     )
 
@@ -110,19 +109,19 @@ def delete(
     context: typer.Context,
     key: str = _KEY,
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
-    as_json: bool = _JSON,
+    as_json: bool = JSON,
 ) -> None:
     """Delete a session for good: log, media and long results."""
     if not yes and not (
-        sys.stdin.isatty() and typer.confirm(f"Delete {_clean(key)} for good?", err=True)
+        sys.stdin.isatty() and typer.confirm(f"Delete {printable(key)} for good?", err=True)
     ):
         raise typer.BadParameter("this needs a yes: add --yes")
-    with desk(context.obj) as ask:
-        answer = ask("delete", session=key)
+    with admin(context.obj) as ask:
+        answer = ask(do="delete", session=key)
     if as_json:
         print_json(answer)
         return
-    typer.echo(f"{_clean(key)} is deleted, {answer['deleted']} entries")
+    typer.echo(f"{printable(key)} is deleted, {answer['deleted']} entries")
     if answer["history"]:
         typer.echo(
             f"nanobot: {answer['path']} still has what was written of it; remove there what "
@@ -130,24 +129,12 @@ def delete(
             err=True,
         )
         for paragraph in answer["history"]:
-            typer.echo(_clean(paragraph))
+            typer.echo(printable(paragraph))
 
 
-def _lines(ask: Ask, key: str) -> Iterator[dict[str, Any]]:
+def _lines(ask: Request, key: str) -> Iterator[dict[str, Any]]:
     after: int | None = 0
     while after is not None:
-        page = ask("page", session=key, after=after, limit=_PAGE)
+        page = ask(do="page", session=key, after=after, limit=_PAGE)
         yield from page["lines"]
         after = page["after"]
-
-
-def _clean(text: str) -> str:
-    from nanobot.cli.show import printable
-
-    return printable(text)
-
-
-def _shown(text: str) -> str:
-    from nanobot.core.text import one_line
-
-    return _clean(one_line(text, 1000))

@@ -1,15 +1,19 @@
-"""What a person at the terminal sees of a running turn."""
+"""What commands print: text made safe for a terminal, JSON, times, and a turn's progress."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
+
+import typer
 
 from nanobot.core.events import Event, Notice, ToolFinished, ToolStarted
+from nanobot.core.text import one_line
 
-# Control characters as their pictures, so that one sees that something was there; a carriage
-# return and what reorders text (Unicode TR 9's embeddings, overrides and isolates) just go.
+# Control characters become their visible pictures. Carriage returns and characters that reorder
+# text (Unicode TR 9's embeddings, overrides and isolates) are removed.
 _PICTURES: Mapping[int, str | None] = {
     **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)},
     0x0D: None,
@@ -20,17 +24,46 @@ _PICTURES: Mapping[int, str | None] = {
 
 
 def printable(text: str) -> str:
-    """``text`` without anything a terminal would obey: no escape sequence, no reordering."""
+    """``text`` without what a terminal would interpret: escape sequences, reordering of text."""
     return text.translate(_PICTURES)
 
 
+def clean(text: str, most: int = 400) -> str:
+    """``text`` on one printable line of at most ``most`` characters."""
+    return one_line(printable(text), most)
+
+
+def print_json(value: object) -> None:
+    """Print a value for a program."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Rows of cells as aligned lines; ``right`` are the columns aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:>{width}}" if place in right else f"{cell:<{width}}"
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def local_time(stamp: str) -> str:
+    """An ISO time as this machine's clock shows it."""
+    from datetime import datetime
+
+    return f"{datetime.fromisoformat(stamp).astimezone():%Y-%m-%d %H:%M}"
+
+
 def moves(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal understands cursor movement (TERM says so)."""
+    """Whether the terminal supports cursor movement, by TERM."""
     return environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def styled(environ: Mapping[str, str]) -> bool:
-    """Whether a terminal may be sent colours and weights (NO_COLOR, TERM)."""
+    """Whether the terminal supports and wants colours and weights, by TERM and NO_COLOR."""
     return moves(environ) and not environ.get("NO_COLOR")
 
 
@@ -45,7 +78,7 @@ def failed_line(name: str, seconds: float) -> str:
 
 
 class StderrProgress:
-    """Notices always, tool calls only where a person watches; the answer is not shown here."""
+    """Prints notices to stderr, and tool calls where stderr is a terminal; never the answer."""
 
     def __init__(self) -> None:
         self._watched = sys.stderr.isatty()

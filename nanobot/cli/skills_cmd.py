@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobot.cli.context import CliContext
+from nanobot.cli.context import CliContext, group
 from nanobot.cli.show import printable
 from nanobot.core.errors import NanobotError
 
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     from nanobot.skills.install.install import Candidate, Installer, SkillLock
     from nanobot.skills.switches import SkillSwitches
 
-skills_app = typer.Typer(
-    help="List, check, make and install skills.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    add_completion=False,
-)
+skills_app = group("List, check, make and install skills.")
 
 _TOTAL = (
     "All together {} tokens of every prompt, as estimated (docs/context.md); "
@@ -359,7 +353,7 @@ class _Setup:
 
     @classmethod
     def of(cls, ctx: typer.Context) -> _Setup:
-        from nanobot.cli.setup import load
+        from nanobot.cli.context import load
         from nanobot.logs import log_nowhere
 
         assert isinstance(ctx.obj, CliContext)

@@ -1,4 +1,4 @@
-"""nanobot status: what is configured, what runs, where the tokens go."""
+"""``nanobot status``: what is configured, what runs, where the tokens go."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nanobot.cli.context import EXIT_PROVIDER, CliContext
+from nanobot.cli.context import JSON, CliContext, load, read_only
+from nanobot.cli.show import clean, print_json, printable
+from nanobot.core.errors import GatewayError, ProviderError
 from nanobot.core.messages import whole_key
 
 if TYPE_CHECKING:
@@ -18,81 +20,13 @@ if TYPE_CHECKING:
     from nanobot.config.schema import ExecConfig
 
 
-def show_context(cli: CliContext, session: str, *, as_json: bool) -> None:
-    """Print the report of one session, as a table or as JSON."""
-    report = _asked(cli, whole_key(session))
-    if "error" in report:
-        typer.echo(f"nanobot: {report['error']}", err=True)
-        raise typer.Exit(EXIT_PROVIDER)
-    if as_json:
-        typer.echo(json.dumps(report, ensure_ascii=False, indent=2))
-        return
-    for line in _context_lines(report):
-        typer.echo(line)
-
-
-def _asked(cli: CliContext, session: str) -> dict[str, Any]:
-    """Have whoever holds the home answer, else open it under its lock."""
-    from nanobot.cli.talk import SocketTalk
-
-    talk = SocketTalk.connect(cli.home)
-    if talk is not None:
-        with talk:
-            return talk.request("context", {"session": session})
-    from nanobot.cli.setup import load, say, set_up_logs
-    from nanobot.store.lock import HomeLock
-
-    loaded = load(cli)
-    set_up_logs(loaded, logs=False)
-    with HomeLock(cli.home, "status command") as lock:
-        lock.take()
-
-        import asyncio
-
-        from nanobot.app import open_app
-
-        async def answer() -> dict[str, Any]:
-            async with open_app(loaded, cli.home, cli.environ, offline_allowed=True) as app:
-                say(app.notice)
-                return {**await app.context_of({"session": session})}
-
-        return asyncio.run(answer())
-
-
-def _context_lines(report: dict[str, Any]) -> list[str]:
-    """The report as a person reads it."""
-    from nanobot.cli.show import printable
-
-    room = report["window"] - report["reserve"]
-    how = (
-        "corrected by what the provider reports"
-        if report["calibrated"]
-        else "estimated; nothing is known of this model's own count yet"
-    )
-    parts = [
-        *((name, count) for name, count in report["fixed"].items()),
-        ("the fixed part", sum(report["fixed"].values())),
-        *((f"history: {name}", count) for name, count in report["history"].items()),
-        ("all together", report["used"]),
-    ]
-    return [
-        f"{printable(report['session'])}, {printable(report['model'])}",
-        f"window {report['window']:,} tokens, {report['reserve']:,} of them for the answer: "
-        f"{report['percent']} % of {room:,} used",
-        "",
-        *(f"{count:>9,}  {printable(name)}" for name, count in parts),
-        "",
-        f"Tokens are {how}.",
-    ]
-
-
 _DEAD_SHOWN = 5
 _PROBE_LIMIT_S = 3.0
 _WAITING = """
 SELECT (SELECT count(*) FROM inbox WHERE state = 'pending')
      + (SELECT count(*) FROM outbox WHERE state = 'pending')
 """
-# What failed at a terminal was said there: it is nothing anybody has to look after.
+# Failures at a terminal were shown there; nobody has to see to them.
 _DEAD = """
 SELECT id, channel, error, coalesce(settled_at, received_at) AS at
     FROM inbox WHERE state = 'dead' AND channel <> 'cli'
@@ -102,12 +36,15 @@ SELECT id, channel, error, coalesce(settled_at, created_at) AS at
 ORDER BY at DESC
 """
 _FOR_PROGRAMS = frozenset({"configExists", "workspaceExists", "commands", "deadLetters"})
-"""Facts without a line of their own."""
+"""Facts without a line of their own in the table."""
+_NO_FILE = " (none yet: `nanobot onboard` makes it)"
+_NO_WORKSPACE = " (none yet: `nanobot onboard` makes it, or the first question)"
+_NOT_RUNNING = "not running: `nanobot gateway` starts it"
 
 
 def status(
     context: typer.Context,
-    as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
+    as_json: bool = JSON,
     tokens: bool = typer.Option(
         False, "--context", help="Show where the tokens of a session's requests go."
     ),
@@ -115,10 +52,9 @@ def status(
 ) -> None:
     """Show what is configured, running and broken, and how to mend it."""
     if tokens:
-        show_context(context.obj, session, as_json=as_json)
+        _show_context(context.obj, session, as_json=as_json)
         return
     from nanobot.cli.channels_cmd import channel_rows
-    from nanobot.cli.setup import load
     from nanobot.config.compat import config_warnings
 
     cli: CliContext = context.obj
@@ -135,26 +71,27 @@ def status(
         **from_holder,
         **_stored(cli),
         "channels": channel_rows(loaded.config.channels, from_holder.get("channels", ())),
-        "hints": [*config_warnings(loaded.config), *_overrides(loaded), *_long_files(loaded)],
+        "hints": [
+            *config_warnings(loaded.config),
+            *(
+                f"{variable} in the environment overrides {key}"
+                for key, variable in loaded.overrides.items()
+            ),
+            *_long_files(loaded),
+        ],
     }
     if as_json:
         facts["channels"] = [row.document() for row in facts["channels"]]
         facts.pop("commands", None)
-        typer.echo(json.dumps(facts, ensure_ascii=False, indent=2))
+        print_json(facts)
         return
     for line in _lines(facts):
         typer.echo(line)
 
 
-_NO_FILE = " (none yet: `nanobot onboard` makes it)"
-_NO_WORKSPACE = " (none yet: `nanobot onboard` makes it, or the first question)"
-_NOT_RUNNING = "not running: `nanobot gateway` starts it"
-
-
 def _holder(cli: CliContext) -> dict[str, Any]:
-    """Who holds the home, and what it says of itself."""
+    """Which process holds the home, and its status."""
     from nanobot.cli.talk import SocketTalk
-    from nanobot.core.errors import GatewayError
 
     try:
         talk = SocketTalk.connect(cli.home)
@@ -168,7 +105,6 @@ def _holder(cli: CliContext) -> dict[str, Any]:
 
 def _model(cli: CliContext, loaded: LoadedConfig) -> dict[str, str]:
     """Which model would answer, through which provider and why."""
-    from nanobot.core.errors import ProviderError
     from nanobot.providers import catalogue
 
     defaults, providers = loaded.config.agents.defaults, loaded.config.providers
@@ -191,7 +127,7 @@ def _model(cli: CliContext, loaded: LoadedConfig) -> dict[str, str]:
 
 
 def _sandbox(cli: CliContext, settings: ExecConfig) -> str:
-    """Whether commands are sandboxed here: tried out, since a program that exists may not work."""
+    """Whether commands are sandboxed here; runs bubblewrap, because it may exist and not work."""
     import shutil
     import subprocess
 
@@ -217,44 +153,34 @@ def _sandbox(cli: CliContext, settings: ExecConfig) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap does not work here ({error}), {otherwise}"
     if tried.returncode:
-        reason = _clean(tried.stderr.decode(errors="replace")) or f"code {tried.returncode}"
+        reason = clean(tried.stderr.decode(errors="replace")) or f"code {tried.returncode}"
         return f"bubblewrap does not work here ({reason}), {otherwise}"
     return "bubblewrap works: commands run in it"
 
 
 def _stored(cli: CliContext) -> dict[str, Any]:
-    """What waits and what is dead, read from the state database without touching it."""
+    """Counts of waiting and dead messages, read beside the process that holds the home."""
     import sqlite3
 
     if not cli.home.database.exists():
         return {"messages": "none yet", "deadLetters": []}
     try:
-        connection = sqlite3.connect(f"{cli.home.database.as_uri()}?mode=ro", uri=True)
-        try:
+        with read_only(cli) as connection:
             (waiting,) = connection.execute(_WAITING).fetchone()
-            letters = connection.execute(_DEAD).fetchall()
-        finally:
-            connection.close()
+            dead = connection.execute(_DEAD).fetchall()
     except sqlite3.DatabaseError as error:
         return {"messages": f"the state database cannot be read: {error}", "deadLetters": []}
     return {
-        "messages": f"{waiting} waiting, {len(letters)} dead letters",
+        "messages": f"{waiting} waiting, {len(dead)} dead letters",
         "deadLetters": [
             {"id": id_, "channel": channel, "error": error or "", "at": at}
-            for id_, channel, error, at in letters[:_DEAD_SHOWN]
+            for id_, channel, error, at in dead[:_DEAD_SHOWN]
         ],
     }
 
 
-def _overrides(loaded: LoadedConfig) -> list[str]:
-    return [
-        f"{variable} in the environment overrides {key}"
-        for key, variable in loaded.overrides.items()
-    ]
-
-
 def _long_files(loaded: LoadedConfig) -> Iterator[str]:
-    """The files of which conversations see only a part."""
+    """A warning for each workspace file that is too long for the prompt to hold whole."""
     from nanobot.prompts.excerpt import BOOTSTRAP_FILES, MEMORY, too_long
 
     cap = loaded.config.agents.defaults.bootstrap_file_chars
@@ -266,9 +192,9 @@ def _long_files(loaded: LoadedConfig) -> Iterator[str]:
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
-    """The facts as a person reads them: a name and its lines, aligned."""
+    """The facts for a person: aligned names, each with its lines."""
     shown = {
-        name: [_clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))]
+        name: [clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))]
         for name, value in facts.items()
         if name not in _FOR_PROGRAMS and name not in ("channels", "hints")
     }
@@ -278,7 +204,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         shown["workspace"][0] += _NO_WORKSPACE
     shown["messages"].extend(
         f"{datetime.fromtimestamp(letter['at']):%Y-%m-%d %H:%M} {letter['channel']} "
-        f"{letter['id']}: {_clean(letter['error'])}"
+        f"{letter['id']}: {clean(letter['error'])}"
         for letter in facts["deadLetters"]
     )
     if facts["deadLetters"]:
@@ -295,8 +221,38 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def _clean(text: str) -> str:
-    from nanobot.cli.show import printable
-    from nanobot.core.text import one_line
+def _show_context(cli: CliContext, session: str, *, as_json: bool) -> None:
+    """Print where the tokens of a session's requests go, as a table or as JSON."""
+    from nanobot.cli.talk import open_requests, own_app
 
-    return one_line(printable(text), 400)
+    with open_requests(
+        cli,
+        "context",
+        lambda cli: own_app(cli, "context", lasting=True),
+        purpose="status command",
+        error=ProviderError,
+    ) as request:
+        report = request(session=whole_key(session))
+    if as_json:
+        print_json(report)
+        return
+    room = report["window"] - report["reserve"]
+    how = (
+        "corrected by what the provider reports"
+        if report["calibrated"]
+        else "estimated; nothing is known of this model's own count yet"
+    )
+    parts = (
+        *report["fixed"].items(),
+        ("the fixed part", sum(report["fixed"].values())),
+        *((f"history: {name}", count) for name, count in report["history"].items()),
+        ("all together", report["used"]),
+    )
+    typer.echo(
+        f"{printable(report['session'])}, {printable(report['model'])}\n"
+        f"window {report['window']:,} tokens, {report['reserve']:,} of them for the answer: "
+        f"{report['percent']} % of {room:,} used\n"
+    )
+    for name, count in parts:
+        typer.echo(f"{count:>9,}  {printable(name)}")
+    typer.echo(f"\nTokens are {how}.")

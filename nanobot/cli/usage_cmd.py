@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nanobot.cli.context import CliContext
+from nanobot.cli.context import JSON, CliContext, read_only
+from nanobot.cli.show import columns, print_json, printable
 
 if TYPE_CHECKING:
     from datetime import date
@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     from nanobot.session.usage import UsageLine
 
 _HEADINGS = ("MODEL", "PROVIDER", "CALLS", "TOKENS IN", "OF THEM CACHED", "OUT", "COST")
-_NUMBERS = range(2, 6)
-"""The columns that are aligned to the right."""
 
 
 def usage(
     context: typer.Context,
     days: int = typer.Option(7, "--days", min=1, max=36_500, help="How many, today included."),
     session: str = typer.Option(None, "--session", "-s", metavar="KEY", help="Of one session."),
-    as_json: bool = typer.Option(False, "--json", help="Print it as JSON."),
+    as_json: bool = JSON,
 ) -> None:
     """Show what the models used and cost, by model."""
     from datetime import datetime, timedelta
@@ -32,7 +30,7 @@ def usage(
     first = datetime.now().astimezone().date() - timedelta(days=days - 1)
     lines = _lines(context.obj, first, session)
     if as_json:
-        typer.echo(json.dumps(_document(lines, first, session), ensure_ascii=False, indent=2))
+        print_json(_document(lines, first, session))
         return
     where = f" in {session}" if session else ""
     if not lines:
@@ -44,7 +42,7 @@ def usage(
 
 
 def _lines(cli: CliContext, first: date, session: str | None) -> Sequence[UsageLine]:
-    """What was used, read without touching anything: whoever holds the home goes on."""
+    """The usage since a day, read beside the process that holds the home."""
     import sqlite3
 
     from nanobot.core.errors import StoreUnavailable
@@ -54,39 +52,30 @@ def _lines(cli: CliContext, first: date, session: str | None) -> Sequence[UsageL
     if not cli.home.database.exists():
         return ()
     try:
-        connection = sqlite3.connect(f"{cli.home.database.as_uri()}?mode=ro", uri=True)
-        try:
+        with read_only(cli) as connection:
             found = lines_in(connection, first, session)
             return found or lines_in(connection, first, session and whole_key(session))
-        finally:
-            connection.close()
     except sqlite3.DatabaseError as error:
         raise StoreUnavailable(f"{cli.home.database}: cannot be read: {error}") from error
 
 
 def _table(lines: Sequence[UsageLine]) -> list[str]:
-    from nanobot.cli.show import printable
     from nanobot.session.usage import added_up, cost_in_words
 
     rows = [_HEADINGS]
     for line in lines if len(lines) == 1 else (*lines, added_up(lines)):
-        numbers = (
-            line.calls,
-            line.usage.input_tokens,
-            line.usage.cached_tokens,
-            line.usage.output_tokens,
+        rows.append(
+            (
+                printable(line.model) or "together",
+                printable(line.provider),
+                f"{line.calls:,}",
+                f"{line.usage.input_tokens:,}",
+                f"{line.usage.cached_tokens:,}",
+                f"{line.usage.output_tokens:,}",
+                cost_in_words(line),
+            )
         )
-        calls, read, cached, written = (f"{number:,}" for number in numbers)
-        name, provider = printable(line.model) or "together", printable(line.provider)
-        rows.append((name, provider, calls, read, cached, written, cost_in_words(line)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:>{width}}" if place in _NUMBERS else f"{cell:<{width}}"
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return columns(rows, right=range(2, 6))
 
 
 def _document(lines: Sequence[UsageLine], first: date, session: str | None) -> dict[str, Any]:

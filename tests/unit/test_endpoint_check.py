@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nanobot.cli.endpoint_check import Checked, Verdict, check_endpoint
+from nanobot.cli.onboard_plan import Checked, check_endpoint
 from tests.fakes.model_server import ModelServer
 
 
@@ -23,9 +23,7 @@ def test_an_endpoint_that_answers_lists_its_models() -> None:
     with ModelServer.in_thread(models=("a", "b"), require_key="sk-fake") as server:
         checked = check_endpoint(f"{server.url}/", "sk-fake")
 
-        assert checked == Checked(
-            Verdict.ANSWERS, f"{server.url}/ answers and lists 2 models", ("a", "b")
-        )
+        assert checked == Checked(f"{server.url}/ answers and lists 2 models", ("a", "b"))
 
 
 @pytest.mark.parametrize(("key", "said"), [("sk-no", "this key"), ("", "requests without a key")])
@@ -33,22 +31,20 @@ def test_a_refused_key_is_told_from_none(key: str, said: str) -> None:
     with ModelServer.in_thread(require_key="sk-fake") as server:
         checked = check_endpoint(server.url, key)
 
-        assert checked == Checked(Verdict.REFUSES, f"{server.url} does not accept {said} (401)")
+        assert checked == Checked(f"{server.url} does not accept {said} (401)", is_refused=True)
 
 
 def test_what_is_no_list_of_models_proves_nothing() -> None:
     with ModelServer.in_thread() as server:
         checked = check_endpoint(server.root, "")
 
-        assert checked == Checked(
-            Verdict.UNKNOWN, f"{server.root} gives no list of models (status 404)"
-        )
+        assert checked == Checked(f"{server.root} gives no list of models (status 404)")
 
 
 def test_silence_ends_at_the_limit(silent: str) -> None:
     checked = check_endpoint(silent, "", limit_s=0.3)
 
-    assert checked == Checked(Verdict.UNKNOWN, f"{silent} did not answer within 0.3 s")
+    assert checked == Checked(f"{silent} did not answer within 0.3 s")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +53,6 @@ def test_silence_ends_at_the_limit(silent: str) -> None:
 def test_what_cannot_be_reached_is_said(base: str) -> None:
     checked = check_endpoint(base, "sk-fake")
 
-    assert checked.verdict is Verdict.UNKNOWN
+    assert (checked.models, checked.is_refused) == ((), False)
     assert checked.sentence.startswith(f"{base} cannot be reached: ")
     assert "sk-fake" not in json.dumps(checked.sentence)

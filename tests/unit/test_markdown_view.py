@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from nanobot.channels.socket_protocol import Reply
 from nanobot.cli.markdown_view import Lines, MarkdownLines, PlainLines, columns_of, rendered
 from nanobot.cli.show import printable
-from nanobot.cli.turn_page import ONCE_MORE, TAKEN_BACK, Frame, TurnPage
-from nanobot.cli.turn_view import Screen, TurnView
+from nanobot.cli.turn_view import ONCE_MORE, TAKEN_BACK, Frame, Screen, TurnPage, TurnView
 from nanobot.core.chat import Usage
 from nanobot.core.events import (
     Notice,

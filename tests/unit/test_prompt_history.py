@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prompt_toolkit.history import FileHistory
 
-from nanobot.cli.prompt import HISTORY_LIMIT, prepare_history
+from nanobot.cli.repl import HISTORY_LIMIT, prepare_history
 
 
 def entry(number: int) -> str:
