@@ -33,9 +33,9 @@ _NAMED = re.compile(r"([A-Z][^\W\d_]{1,20}(?: [A-Z][^\W\d_]{1,20})?): ")
 _BY, _BY_ONE = 0.7, 1.4
 """A speaker match counts less than a mention; a speaker's own words count more."""
 _OF_ONESELF, _OF_THE_ANSWER = 1.7, 1.15
-"""Factors for the user's own messages, and for the assistant's, where the question is of them."""
+"""Factors for the user's messages in a question about the user, the assistant's in one about it."""
 _NEXT, _SECOND = 0.3, 0.1
-"""Share of a neighbour's score that counts for a chunk: of the next, and the one after it."""
+"""Share of the score of a chunk's neighbours (the nearest, the second) that it gets."""
 _FIGURES = re.compile(r"\d+")
 _REPEATED = 0.7
 """Factor for each further message that differs in figures alone."""

@@ -212,9 +212,7 @@ class Sandbox:
                 yield from dict.fromkeys((path, Path(os.path.realpath(path))))
 
     def _search_path(self, seen: Callable[[str], bool]) -> str:
-        """The PATH of commands: the visible part of the daemon's, the usual folders, the user's
-        own and those of the policy.
-        """
+        """The PATH of commands: visible entries of the daemon's, usual and the user's folders."""
         places = (*_BREW_PATH, *(self._user_home / name for name in _USERS_PATH))
         entries = (
             *self._environ.get("PATH", "").split(os.pathsep),

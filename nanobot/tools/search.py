@@ -86,12 +86,10 @@ class Grep(Tool[GrepArguments]):
         found = await _search(
             paths,
             root,
-            pattern=args.pattern,
             glob=args.glob or None,
-            ignore_case=args.ignore_case,
-            context=args.context,
             limit=args.limit,
             seconds=self._seconds,
+            grep=args,
         )
         lines: list[str] = []
         last: tuple[str, int] | None = None
@@ -131,17 +129,15 @@ async def _search(
     glob: str | None,
     limit: int,
     seconds: float,
-    pattern: str | None = None,
-    ignore_case: bool = False,
-    context: int = 0,
+    grep: GrepArguments | None = None,
 ) -> _Found:
     with _opened(paths, root) as descriptor:
         request = Request(
             descriptor=descriptor,
-            pattern=pattern,
+            pattern=grep.pattern if grep else None,
             glob=glob,
-            ignore_case=ignore_case,
-            context=context,
+            ignore_case=grep is not None and grep.ignore_case,
+            context=grep.context if grep else 0,
             limit=limit,
             seconds=seconds,
             hidden=[str(path.relative_to(root)) for path in paths.hidden() if root in path.parents],
