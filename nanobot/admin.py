@@ -1,4 +1,4 @@
-"""What ``nanobot memory`` and ``nanobot sessions`` ask of the process that holds the home."""
+"""Answers ``nanobot memory`` and ``nanobot sessions`` in the process that holds the home."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Admin:
         home: Home,
         renewed: Callable[[str], None],
     ) -> None:
-        """``renewed`` is told of a session that is no more."""
+        """``renewed`` is called with the key of a deleted session."""
         self._sessions = sessions
         self._progress = progress
         self._memory = memory
@@ -50,7 +50,7 @@ class Admin:
         self._renewed = renewed
 
     async def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a request; what goes wrong is told in ``error``, never raised."""
+        """Answer a request; a failure is returned in ``error``, never raised."""
         try:
             return await self._answer(request)
         except (NanobotError, OSError, ValueError) as error:

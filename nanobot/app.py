@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -61,40 +60,234 @@ from nanobot.subagents.manager import PROFILE, Spawn, SubagentManager
 from nanobot.takeover import take_over
 from nanobot.tools.images import Pictures
 from nanobot.tools.message import Message
-from nanobot.tools.plugins import Plugins, load_plugins
+from nanobot.tools.plugins import load_plugins
 from nanobot.tools.registry import AnyTool, ToolRegistry, default_tools
 
 
-@dataclass(frozen=True, slots=True)
 class App:
-    """The parts of one running home that a command line or a gateway talks to.
+    """The parts of one running home; each attribute is built once, in the order of the methods.
 
-    ``notice``: what opening it did that its owner should know, "" for nothing.
+    ``notice``: what opening the home did that its owner should know, "" for nothing.
     """
 
-    home: Home
-    config: Config
-    database: Database
-    bus: MessageBus
-    dispatcher: Dispatcher
-    sessions: SessionLog
-    consolidator: Consolidator
-    admin: Admin
-    models: Models
-    commands: CommandTable
-    context: ContextBuilder
-    tools: ToolRegistry
-    meter: ContextMeter
-    background: BackgroundProcesses
-    plugins: Plugins
-    subagents: SubagentManager
-    cron: CronService
-    heartbeat: HeartbeatService
-    tls: TLS
-    clock: Clock
-    environ: Mapping[str, str]
-    recall: Recall
-    notice: str
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        home: Home,
+        environ: Mapping[str, str],
+        database: Database,
+        sandbox: Sandbox,
+        *,
+        clock: Clock,
+        lasting: bool,
+    ) -> None:
+        self.config = loaded.config
+        self.workspace = loaded.workspace
+        self.home = home
+        self.environ = environ
+        self.database = database
+        self.clock = clock
+        self.notice = ""
+        self._sandbox = sandbox
+        self._lasting = lasting
+        self._served = enabled_channels(self.config.channels)
+
+    def build_state(self, *, offline_allowed: bool) -> None:
+        """The bus, the sessions, the models, the memory and the skills: what runs no turn."""
+        config, home, clock = self.config, self.home, self.clock
+        self.sessions = SessionLog(self.database, clock)
+        self.bus = MessageBus(
+            self.database,
+            clock,
+            outbound_expiry=timedelta(hours=config.bus.outbound_expiry_h),
+            max_queued=config.bus.max_queued,
+        )
+        self.tls = TLS()
+        self.models = Models(
+            config.agents.defaults,
+            config.providers,
+            self.environ,
+            tls=self.tls,
+            offline_allowed=offline_allowed,
+            refusals=Refusals(home.refusals),
+        )
+        self._switches = SkillSwitches(
+            home.skills_off, self.workspace, clock, extra_dirs=config.skills.load.extra_dirs
+        )
+        self._memory = MemoryStore(
+            home, self.workspace, clock, file_cap=config.agents.defaults.bootstrap_file_chars
+        )
+        self._skills = load_skills(
+            config,
+            self.workspace,
+            home,
+            self.environ,
+            clock,
+            off=self._switches.off,
+            sandbox=self._sandbox,
+        )
+        self._transfer = SessionTransfer(self.database, clock)
+        self._job_file = JobFile(home.cron_jobs)
+
+    async def take_over(self) -> None:
+        """Take over what another nanobot left in this home, at its first start."""
+        self.notice = await take_over(
+            self.home,
+            self.workspace,
+            self.database,
+            jobs=self._job_file,
+            sessions=self._transfer,
+            memory=self._memory,
+        )
+
+    async def build_tools(self) -> None:
+        """The services that tools talk to, then all tools, plugins last."""
+        config, home, clock = self.config, self.home, self.clock
+        self._runner = CommandRunner(self._sandbox)
+        self.background = BackgroundProcesses(self._runner, lasting=self._lasting)
+        self._pictures = Pictures(home)
+        self.cron = CronService(self._job_file, self.database, self.bus, clock, served=self._served)
+        self.heartbeat = HeartbeatService(
+            config.gateway.heartbeat,
+            self.workspace / "HEARTBEAT.md",
+            self.bus,
+            clock,
+            lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
+            self._served,
+        )
+        self.subagents = SubagentManager(
+            self.bus, self.sessions, clock, model=config.agents.subagents.model
+        )
+        self.recall = Recall(Sources.of(home, self.workspace), clock)
+        search = config.tools.web.search
+        brave_key = search.api_key.get_secret_value() or self.environ.get("BRAVE_API_KEY", "")
+        built_in: tuple[AnyTool, ...] = (
+            *default_tools(
+                self._path_resolver(),
+                self._runner,
+                self.background,
+                self._pictures,
+                exec_timeout=config.tools.exec.timeout,
+            ),
+            *web_tools(
+                brave_key=brave_key,
+                max_results=search.max_results,
+                allow_cidrs=config.tools.web.allow_cidrs,
+                tls=self.tls,
+            ),
+            Message(self.bus, self._served),
+            Spawn(self.subagents),
+            Cron(self.cron),
+            RecallTool(self.recall, self.sessions),
+        )
+        taken = [tool.name for tool in built_in]
+        self.plugins = await asyncio.to_thread(load_plugins, home, self.environ, taken)
+        redactor = Redactor([*all_secrets(config), *catalogue.keys_in(self.environ), brave_key])
+        self.tools = ToolRegistry(
+            (*built_in, *self.plugins.tools),
+            mask=redactor.mask,
+            timeout_s=config.agents.defaults.tool_timeout_s,
+        )
+
+    def _path_resolver(self) -> PathResolver:
+        """Where file tools may go; writes there are noted for skills and memory."""
+
+        def noted(context: ToolContext, path: Path) -> None:
+            self._switches.note_write(context, path)
+            self._memory.before_write(context, path)
+
+        return PathResolver(
+            self.home,
+            restrict=self.config.tools.restrict_to_workspace,
+            skills=lambda context: self._skills.snapshot().readable,
+            noted=noted,
+            own_tmp=self._sandbox.is_used,
+        )
+
+    def build_agent(self) -> None:
+        """The agent loop, the memory's consolidation, the commands and the dispatcher."""
+        config, clock = self.config, self.clock
+        defaults = config.agents.defaults
+        context_for = partial(_context, config, self.workspace, self._skills)
+        self.context = context_for("chat", self.tools)
+        self.meter = ContextMeter(self.sessions, self.models, self.context, self.tools)
+        self._loop = AgentLoop(
+            profiles=_profiles(config, self.tools, context_for),
+            sessions=self.sessions,
+            models=self.models,
+            context=self.context,
+            tools=self.tools,
+            spill=Spill(self.home, cap=TurnLimits().result_chars),
+            pictures=self._pictures,
+            clock=clock,
+            limits=_limits(defaults),
+        )
+        self._progress = MemoryProgress(self.database, clock)
+        self.consolidator = Consolidator(
+            sessions=self.sessions,
+            progress=self._progress,
+            memory=self._memory,
+            models=self.models,
+            clock=clock,
+            settings=MemorySettings(
+                window=defaults.memory_window,
+                model=config.agents.memory.model,
+                timeout_s=config.agents.memory.timeout_s,
+            ),
+            active=self._lasting,
+            offline=OFFLINE,
+        )
+        self.commands = self._commands()
+        self.dispatcher = Dispatcher(
+            self.bus,
+            self._loop,
+            self.commands,
+            clock,
+            slots=defaults.max_concurrent_turns,
+            queue=QueueMode(defaults.queue),
+            max_subagents=config.agents.subagents.max_concurrent,
+            subagents=self.subagents,
+            hooks=self.consolidator,
+        )
+        self.admin = Admin(
+            sessions=self._transfer,
+            progress=self._progress,
+            memory=self._memory,
+            consolidator=self.consolidator,
+            is_busy=lambda key: self.dispatcher.running_since(key) is not None,
+            recall=self.recall,
+            home=self.home,
+            renewed=self.context.forget,
+        )
+
+    def _commands(self) -> CommandTable:
+        return StandardCommands(
+            sessions=self.sessions,
+            models=self.models,
+            default_effort=self.config.agents.defaults.reasoning_effort or "as the model likes",
+            usage=UsageLog(self.database, self.clock),
+            turns=lambda: self.dispatcher,
+            clock=self.clock,
+            subagents=self.subagents.status_lines,
+            meter=self.meter,
+            renewed=self.context.forget,
+        ).table(
+            more=(
+                compact_command(self.sessions, self.models, self._loop.window, self.meter),
+                memory_command(self._memory, self._progress),
+                skills_command(self._skills.snapshot),
+                cron_command(self.cron, lambda inbound_id: self.dispatcher.settled(inbound_id)),
+            ),
+            further=self._skills.menu,
+        )
+
+    async def aclose(self) -> None:
+        """Close every part but the database."""
+        await self.dispatcher.close()
+        await self.consolidator.aclose()
+        await self.background.aclose()
+        await self._runner.aclose()
+        await self.models.aclose()
 
     async def status(self) -> dict[str, Any]:
         """What runs and what waits, for ``nanobot status``."""
@@ -153,200 +346,25 @@ async def open_app(
     """Build the app of a home and close it at the end; the caller holds the home's lock.
 
     ``offline_allowed``: with no model configured the offline model answers (at a terminal only).
-    ``lasting``: it goes on after an answer, and so do background processes.
+    ``lasting``: the app, and with it background processes, go on after an answer.
     """
-    config = loaded.config
-    defaults = config.agents.defaults
-    workspace = loaded.workspace
-    sandbox = sandbox_of(config, environ)
+    sandbox = sandbox_of(loaded.config, environ)
     probing = asyncio.get_running_loop().run_in_executor(None, sandbox.is_used)
     home.private(home.root)
-    if not workspace.exists():
-        seed(workspace, workspace_templates_dir())
+    if not loaded.workspace.exists():
+        seed(loaded.workspace, workspace_templates_dir())
     database = Database(home.database)
     try:
-        sessions = SessionLog(database, clock)
-        bus = MessageBus(
-            database,
-            clock,
-            outbound_expiry=timedelta(hours=config.bus.outbound_expiry_h),
-            max_queued=config.bus.max_queued,
-        )
-        tls = TLS()
-        models = Models(
-            defaults,
-            config.providers,
-            environ,
-            tls=tls,
-            offline_allowed=offline_allowed,
-            refusals=Refusals(home.refusals),
-        )
-        switches = SkillSwitches(
-            home.skills_off, workspace, clock, extra_dirs=config.skills.load.extra_dirs
-        )
-        memory = MemoryStore(
-            home, workspace, clock, file_cap=config.agents.defaults.bootstrap_file_chars
-        )
-        skills = load_skills(
-            config, workspace, home, environ, clock, off=switches.off, sandbox=sandbox
-        )
-        transfer, job_file = SessionTransfer(database, clock), JobFile(home.cron_jobs)
-        notice = await take_over(
-            home, workspace, database, jobs=job_file, sessions=transfer, memory=memory
-        )
-
-        def noted(context: ToolContext, path: Path) -> None:
-            switches.note_write(context, path)
-            memory.before_write(context, path)
-
-        resolver = PathResolver(
-            home,
-            restrict=config.tools.restrict_to_workspace,
-            skills=lambda context: skills.snapshot().readable,
-            noted=noted,
-            own_tmp=sandbox.is_used,
-        )
-        runner = CommandRunner(sandbox)
-        background = BackgroundProcesses(runner, lasting=lasting)
-        pictures = Pictures(home)
-        search = config.tools.web.search
-        brave_key = search.api_key.get_secret_value() or environ.get("BRAVE_API_KEY", "")
-        redactor = Redactor([*all_secrets(config), *catalogue.keys_in(environ), brave_key])
-        served = enabled_channels(config.channels)
-        cron = CronService(job_file, database, bus, clock, served=served)
-        heartbeat = HeartbeatService(
-            config.gateway.heartbeat,
-            workspace / "HEARTBEAT.md",
-            bus,
-            clock,
-            lambda connection: free_for_next(connection, SESSION, KEPT_BEATS),
-            served,
-        )
-        helpers = config.agents.subagents
-        subagents = SubagentManager(bus, sessions, clock, model=helpers.model)
-        built_in: tuple[AnyTool, ...] = (
-            *default_tools(
-                resolver, runner, background, pictures, exec_timeout=config.tools.exec.timeout
-            ),
-            *web_tools(
-                brave_key=brave_key,
-                max_results=search.max_results,
-                allow_cidrs=config.tools.web.allow_cidrs,
-                tls=tls,
-            ),
-            Message(bus, served),
-            Spawn(subagents),
-            Cron(cron),
-            RecallTool(recall := Recall(Sources.of(home, workspace), clock), sessions),
-        )
-        taken = [tool.name for tool in built_in]
-        plugins = await asyncio.to_thread(load_plugins, home, environ, taken)
+        app = App(loaded, home, environ, database, sandbox, clock=clock, lasting=lasting)
+        app.build_state(offline_allowed=offline_allowed)
+        await app.take_over()
+        await app.build_tools()
         await probing  # so that no turn waits for it
-        tools = ToolRegistry(
-            (*built_in, *plugins.tools), mask=redactor.mask, timeout_s=defaults.tool_timeout_s
-        )
-        context_for = partial(_context, config, workspace, skills)
-        context = context_for("chat", tools)
-        meter = ContextMeter(sessions, models, context, tools)
-        loop = AgentLoop(
-            profiles=_profiles(config, tools, context_for),
-            sessions=sessions,
-            models=models,
-            context=context,
-            tools=tools,
-            spill=Spill(home, cap=TurnLimits().result_chars),
-            pictures=pictures,
-            clock=clock,
-            limits=_limits(defaults),
-        )
-        progress = MemoryProgress(database, clock)
-        consolidator = Consolidator(
-            sessions=sessions,
-            progress=progress,
-            memory=memory,
-            models=models,
-            clock=clock,
-            settings=MemorySettings(
-                window=defaults.memory_window,
-                model=config.agents.memory.model,
-                timeout_s=config.agents.memory.timeout_s,
-            ),
-            active=lasting,
-            offline=OFFLINE,
-        )
-        commands = StandardCommands(
-            sessions=sessions,
-            models=models,
-            default_effort=config.agents.defaults.reasoning_effort or "as the model likes",
-            usage=UsageLog(database, clock),
-            turns=lambda: dispatcher,
-            clock=clock,
-            subagents=subagents.status_lines,
-            meter=meter,
-            renewed=context.forget,
-        ).table(
-            more=(
-                compact_command(sessions, models, loop.window, meter),
-                memory_command(memory, progress),
-                skills_command(skills.snapshot),
-                cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
-            ),
-            further=skills.menu,
-        )
-        dispatcher = Dispatcher(
-            bus,
-            loop,
-            commands,
-            clock,
-            slots=defaults.max_concurrent_turns,
-            queue=QueueMode(defaults.queue),
-            max_subagents=helpers.max_concurrent,
-            subagents=subagents,
-            hooks=consolidator,
-        )
-        admin = Admin(
-            sessions=transfer,
-            progress=progress,
-            memory=memory,
-            consolidator=consolidator,
-            is_busy=lambda key: dispatcher.running_since(key) is not None,
-            recall=recall,
-            home=home,
-            renewed=context.forget,
-        )
-        app = App(
-            home=home,
-            config=config,
-            database=database,
-            bus=bus,
-            dispatcher=dispatcher,
-            sessions=sessions,
-            consolidator=consolidator,
-            admin=admin,
-            models=models,
-            commands=commands,
-            context=context,
-            tools=tools,
-            meter=meter,
-            background=background,
-            plugins=plugins,
-            subagents=subagents,
-            cron=cron,
-            heartbeat=heartbeat,
-            tls=tls,
-            clock=clock,
-            environ=environ,
-            recall=recall,
-            notice=notice,
-        )
+        app.build_agent()
         try:
             yield app
         finally:
-            await dispatcher.close()
-            await consolidator.aclose()
-            await background.aclose()
-            await runner.aclose()
-            await models.aclose()
+            await app.aclose()
     finally:
         database.close()
 

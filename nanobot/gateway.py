@@ -20,16 +20,16 @@ from nanobot.core.ports import Channel
 from nanobot.safety.gate import Gate
 
 GRACE_S = 3.5
-"""Seconds that running turns get after SIGTERM; with all else the process is gone within 5."""
+"""Seconds that running turns get after SIGTERM, so that the process ends within 5."""
 RESTART_S = 5.0
-"""Seconds before a channel or service that has died is started again."""
+"""Seconds before a failed channel or service is started again."""
 
 
 async def serve(app: App, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Run the gateway: channels, deliveries and the home's socket, until ``stop`` is set.
+    """Run channels, deliveries, services and the home's socket until ``stop`` is set.
 
-    ``ready`` is called once each enabled channel is up or has reported its first failure.
-    Afterwards intake ends, turns get their grace, and what is left stays for the next start.
+    ``ready`` is called once each enabled channel is up or has reported its first failure. After
+    ``stop`` intake ends, turns get ``GRACE_S``, and open messages stay for the next start.
     """
     channels = build_channels(app)
     app.dispatcher.progress = channels.get
@@ -113,7 +113,7 @@ def build_channels(app: App) -> dict[str, Channel]:
 
 
 async def _supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Keep a channel or service running; one that fails begins again, never silently gone."""
+    """Run a channel or service; log each failure and start it again."""
     while True:
         try:
             await run()
@@ -123,7 +123,7 @@ async def _supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _tell(app: App, name: str, text: str) -> None:
-    """Write to each owner we know of, once a name."""
+    """Send a message to each known owner, once for each ``name``."""
     telegram = app.config.channels.telegram
     if telegram.enabled:
         # The id of a private chat is that of the person.
@@ -134,7 +134,7 @@ async def _tell(app: App, name: str, text: str) -> None:
 
 
 def _housekeeper(app: App) -> Housekeeper:
-    """What cleans up behind the gateway, by the settings."""
+    """The housekeeping of this home, by its settings."""
     config, home = app.config, app.home
     return Housekeeper(
         app.bus,

@@ -6,20 +6,20 @@ import gc
 
 _USUAL = gc.get_threshold()
 _STARTING = 200_000
-"""Objects made between two looks; a command that starts makes about as many."""
+"""Allocations between two collections; starting a command makes about as many."""
 
 
 def starting() -> None:
-    """Look seldom: the looks took a fifth of a short command's time."""
+    """Collect seldom: collections took a fifth of a short command's time."""
     gc.set_threshold(_STARTING)
 
 
 def started() -> None:
-    """Look as usual from now on, but not at what is there already: it stays."""
+    """Collect as usual from now on, except for the objects that exist already."""
     gc.freeze()
     gc.set_threshold(*_USUAL)
 
 
 def ending() -> None:
-    """Leave what there is to the end of the process, unsearched."""
+    """Skip the collection at the end of the process."""
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The event loop of everything that runs turns: look-ups that hold up nobody, and a watchdog."""
+"""The event loop: name look-ups in threads of their own, and a watchdog."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from nanobot import gc_tuning
 _T = TypeVar("_T")
 
 EXIT_STALLED = 70
-"""The exit code of a process whose loop stood still; a supervisor starts it again."""
+"""Exit code of a process whose event loop was blocked, for a supervisor."""
 _LOOK_S = 5.0
 _MOST_MISSED = 6
 
 
 class EventLoop(asyncio.SelectorEventLoop):
-    """asyncio's own, but for looking names up, and for what blocks it.
+    """asyncio's selector loop with its own name look-ups and a watchdog.
 
-    A look-up cannot be cancelled. In asyncio's shared pool a few that hang keep every other
-    thread work waiting, whichever chat it is for, and the process from ending. Here each has a
-    thread of its own, which neither the pool nor the end of the process waits for.
+    A look-up cannot be cancelled. In asyncio's shared pool a few hanging look-ups would delay all
+    other work in threads and the end of the process. Here each look-up has a daemon thread.
 
-    Code that spins or blocks on the loop's thread stops every time limit and signal handler. A
-    thread ends the process then: what was accepted is kept, and the next start goes on with it.
+    Code that blocks the loop's thread stops every time limit and signal handler. A watchdog thread
+    then ends the process; accepted messages are kept for the next start.
     """
 
     def run_forever(self) -> None:
@@ -46,10 +45,9 @@ class EventLoop(asyncio.SelectorEventLoop):
             over.set()
 
     def _watch(self, over: threading.Event, ident: int) -> None:
-        """End the process when the loop has not turned for several looks in a row.
+        """End the process when the loop has not run for several checks in a row.
 
-        Looks are counted, not seconds: while the process is stopped or the machine sleeps there
-        are none.
+        Checks are counted, not seconds, since a suspended process or machine makes none.
         """
         turned = threading.Event()
         turned.set()
@@ -98,7 +96,7 @@ class EventLoop(asyncio.SelectorEventLoop):
 
 
 def runner() -> asyncio.Runner:
-    """``asyncio.Runner`` of this loop; what was imported by now is not looked at for garbage."""
+    """``asyncio.Runner`` of this loop; objects imported so far are exempt from GC."""
     gc_tuning.started()
     return asyncio.Runner(loop_factory=EventLoop)
 
@@ -110,7 +108,7 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
 
 
 def _report(ident: int) -> None:
-    """Say why the process ends, and in the log where the loop's thread is."""
+    """Print why the process ends, and log where the loop's thread is."""
     text = f"the event loop has stood still for {_LOOK_S * _MOST_MISSED:g} s: the process ends"
     print(f"nanobot: {text}", file=sys.stderr, flush=True)
     stack = traceback.format_stack(sys._current_frames()[ident])

@@ -1,9 +1,8 @@
-"""Takes over, at a home's first start, what another nanobot of the family left there.
+"""Takes over the data of a compatible nanobot when a home starts for the first time.
 
-Jobs go into ``cron/jobs.json``, conversations into the log, its history into HISTORY.md. The
-family's files stay as they are. Each step done twice is done once, so that a start that was cut
-off is made up for by the next one. After the first turn nothing is taken over any more: by then
-the model may have written such files itself.
+Jobs go into ``cron/jobs.json``, conversations into the log, history into HISTORY.md. The original
+files stay as they are. Each step is idempotent, so that the next start completes one that was cut
+off. After the first turn nothing is taken over, since the model may have written such files.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from nanobot.store.files import write_atomic
 from nanobot.store.home import Home
 
 _NAMED = 5
-"""How many of those that were not taken over are named."""
+"""The number of skipped items that are named."""
 _OWN = "SELECT EXISTS(SELECT 1 FROM inbox) OR EXISTS(SELECT 1 FROM log WHERE inbound_id NOT LIKE ?)"
 
 
@@ -43,7 +42,7 @@ async def take_over(
     sessions: SessionTransfer,
     memory: MemoryStore,
 ) -> str:
-    """Take over what there is; returns what that was, in a line for the owner, "" for nothing."""
+    """Take over what there is; returns a line about it for the owner, "" for nothing."""
     if home.taken_over.exists():
         return ""
     line = ""
@@ -76,9 +75,9 @@ async def _taken_over(
 
 
 def _take_jobs(folder: Path, jobs: JobFile, left: list[str]) -> int:
-    """Add the family's jobs that have no namesake here; returns how many.
+    """Add the jobs whose ids are unknown here; returns their number.
 
-    ``action.jsonl`` has changes that its daemon has not yet made to ``jobs.json``.
+    ``action.jsonl`` has changes not yet made to ``jobs.json``.
     """
     records: dict[str, dict[str, Any]] = {}
     try:
@@ -101,7 +100,7 @@ def _take_jobs(folder: Path, jobs: JobFile, left: list[str]) -> int:
         except ValidationError:
             match record:
                 case {"payload": {"kind": "system_event"}}:
-                    pass  # the family's own housekeeping
+                    pass  # housekeeping of the other program
                 case _:
                     left.append(f"job {name}")
     count = 0
@@ -119,7 +118,7 @@ def _take_jobs(folder: Path, jobs: JobFile, left: list[str]) -> int:
 
 
 def _with_chat(job: Job) -> Job:
-    """The job with the chat to deliver to, for which newer members of the family have own names."""
+    """The job with the chat to deliver to, which newer programs store under other names."""
     noted = job.payload.model_extra or {}
     channel = noted.get("originChannel") or noted.get("origin_channel")
     chat = noted.get("originChatId") or noted.get("origin_chat_id")
@@ -132,7 +131,7 @@ def _with_chat(job: Job) -> Job:
 async def _take_sessions(
     home: Home, workspace: Path, sessions: SessionTransfer, left: list[str]
 ) -> int:
-    """Take in the family's sessions, wherever its versions keep them; returns how many."""
+    """Import sessions from the folders of all known versions; returns their number."""
     count = 0
     folders = (home.root / "sessions", workspace / "sessions")
     for file in sorted(file for folder in folders for file in folder.rglob("*.jsonl")):
@@ -147,7 +146,7 @@ async def _take_sessions(
 
 
 async def _take_history(workspace: Path, memory: MemoryStore, left: list[str]) -> int:
-    """Append the family's history to HISTORY.md; returns how many paragraphs it has."""
+    """Append the history to HISTORY.md; returns its number of paragraphs."""
     file = workspace / "memory" / "history.jsonl"
     paragraphs = [*filter(None, map(_paragraph, await asyncio.to_thread(_lines, file)))]
     try:
@@ -172,7 +171,7 @@ def _paragraph(line: dict[str, Any]) -> str:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines; what is none is left out."""
+    """The objects of a file of JSON lines; other lines are left out."""
     records = []
     with contextlib.suppress(OSError):
         for line in path.read_text("utf-8", errors="replace").splitlines():

@@ -1,4 +1,4 @@
-"""What waits in a box of the bus, taken up in order and no more of it at once than fits a bound."""
+"""Backlog: loads waiting rows of the inbox or outbox in order, within a bound on memory."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ RowT = TypeVar("RowT", bound=Numbered)
 
 
 class Backlog(Generic[RowT]):
-    """Decides for each row whether it is taken up now, or later with its page from the disk.
+    """Decides for each row whether it is worked on now, or read from the store later.
 
-    There is one for each session of the inbox and each chat of an outbox, so that none keeps
-    another waiting, and one reader at a time. While fewer than ``limit`` rows are held, a new row
-    is taken up as it comes. Beyond that rows stay on the disk and are read in pages once half of
-    the bound is free again, so that memory is bounded and the order is kept. Rows have to be
-    announced in the order of their numbers.
+    Each session of the inbox and each chat of the outbox has its own backlog with one reader
+    task, so that none delays another. While fewer than ``limit`` rows are in memory, a new row is
+    admitted at once. Further rows stay in the store and are read in pages once half of the limit
+    is free again; the order is kept. Rows must be announced in the order of their numbers.
     """
 
     def __init__(
@@ -45,7 +44,9 @@ class Backlog(Generic[RowT]):
         *,
         limit: int,
     ) -> None:
-        """``read(after, limit)``: a page of rows past ``after``; ``held()``: how many are taken."""
+        """``read(after, limit)`` returns rows past ``after``; ``take`` receives each row that was
+        read; ``held()`` is the number of rows in memory.
+        """
         self._read = read
         self._take = take
         self._held = held
@@ -57,11 +58,11 @@ class Backlog(Generic[RowT]):
 
     @property
     def is_behind(self) -> bool:
-        """Whether rows may wait on the disk that are not taken up."""
+        """Whether rows may wait in the store that are not in memory."""
         return self._is_behind
 
     def recover(self) -> asyncio.Task[None]:
-        """Take up what is in the box, up to the bound; the task ends once that is done.
+        """Load the rows that are in the store, up to the limit; the task ends when it is done.
 
         Rows announced from now on keep their order. Call once, before any row is announced.
         """
@@ -70,7 +71,7 @@ class Backlog(Generic[RowT]):
         return self._loading
 
     def admits(self, row: RowT) -> bool:
-        """Whether a row just stored is taken up by the caller, now."""
+        """Whether the caller works on a row just stored now; if not, it is read later."""
         seq = row.seq
         if row.retried:
             return not self._is_behind or seq <= self._cursor
@@ -86,26 +87,26 @@ class Backlog(Generic[RowT]):
         return True
 
     def released(self) -> None:
-        """Something taken up is done with: go on reading when there is room."""
+        """Note that a row is done: read on if there is room."""
         is_idle = self._loading is None or self._loading.done()
         if self._is_behind and is_idle and self._held() <= self._limit // 2:
-            self._loading = asyncio.create_task(self._insist(), name="backlog")
+            self._loading = asyncio.create_task(self._load_with_retry(), name="backlog")
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait({self._loading})
 
-    async def _insist(self) -> None:
+    async def _load_with_retry(self) -> None:
         while True:
             try:
                 await self._load()
                 return
             except StoreError as error:
-                logger.error("what waits on the disk cannot be read: {}", error)
+                logger.error("waiting rows cannot be read: {}", error)
             except Exception:
-                logger.exception("taking up what waits on the disk failed")
+                logger.exception("loading waiting rows failed")
             await asyncio.sleep(RETRY_S)
 
     async def _load(self) -> None:

@@ -1,4 +1,4 @@
-"""The delivery worker of a channel: ordered within a chat, side by side between chats."""
+"""The delivery worker of a channel: in order within a chat, chats in parallel."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from nanobot.core.ports import Channel, Clock
 
 BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 LONGEST_WAIT_S = 3600.0
-"""No stored time is waited for longer: the clock may have been set back since."""
+"""Upper bound of a wait for a stored time, in case the clock was set back."""
 SEND_LIMIT_S = 60.0
-"""Wall clock round one send; what passes it may have arrived."""
+"""Time limit of one send; a message that exceeds it may have arrived."""
 PARALLEL = 32
 SHORT = 1000
-"""Characters that are rendered within a millisecond."""
+"""Messages up to this many characters are rendered on the event loop."""
 IDLE_S = 30.0
 
 
 class DeliveryWorker:
-    """Hands a channel's outbounds to it; the one owner of retries.
+    """Sends a channel's outbounds and owns their retries.
 
-    A piece is noted as ``attempting`` before it is sent; when the process died in between, it is
-    sent again and marked. A chat whose head cannot be delivered holds back only itself. Waits and
-    expiry go by ``monotonic`` from the moment an outbound is taken up, so that a clock that jumps
-    neither buries what could be delivered nor makes it wait for ever.
+    A piece is stored as ``attempting`` before it is sent. If the process dies before the result is
+    stored, the piece is sent again, marked as a possible repetition. A message that cannot be
+    delivered delays only its own chat. Waits and expiry use ``monotonic`` from the moment an
+    outbound is loaded, so that a clock that jumps neither expires a message early nor delays it
+    for ever.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class DeliveryWorker:
         bus.on_outbound(self._queued)
 
     async def recover(self) -> None:
-        """Take up what a former process left undelivered. Call once, before anything is queued."""
+        """Load what a former process left undelivered. Call once, before anything is queued."""
         chats = map(self._chat, await self.bus.outbox.chats_waiting(self.channel.name))
         await asyncio.gather(*(chat.backlog.recover() for chat in chats))
 
     def waiting(self) -> int:
-        """How many outbounds are in memory: they wait or are being sent."""
+        """The number of outbounds in memory, waiting or being sent."""
         return sum(chat.held() for chat in self._chats.values())
 
     async def close(self, grace_s: float) -> None:
@@ -96,10 +97,10 @@ class DeliveryWorker:
 
 
 class _Delivery:
-    """One outbound on its way; the task of its chat is the only owner.
+    """One outbound being delivered; the task of its chat is its only owner.
 
-    ``pieces`` follows what the outbox knows, and what it could not be told: ``unnoted`` holds the
-    platform's ids of pieces that were sent and not noted yet.
+    ``pieces`` is ahead of the outbox when a write failed: ``unnoted`` holds the platform's ids of
+    pieces that were sent but not yet stored as sent.
     """
 
     def __init__(self, undelivered: Undelivered, worker: DeliveryWorker) -> None:
@@ -164,7 +165,7 @@ class _Chat:
             try:
                 await self._deliver(head)
             except Exception:
-                # A defect; the message stays in the outbox for the next start, the others go on.
+                # A defect: the message stays in the outbox for the next start.
                 logger.bind(outbound=head.message.id).exception("delivering failed")
             finally:
                 self.busy = False
@@ -180,12 +181,12 @@ class _Chat:
                 if await self._has_ended(delivery):
                     return
             except StoreError as error:
-                # Whatever could not be noted is noted, or done, at the next try.
+                # The next try writes what this one could not.
                 delay = BACKOFF_S[min(delivery.store_faults, 4)]
                 delivery.store_faults += 1
                 delivery.not_before = worker.monotonic() + delay
                 logger.bind(outbound=message.id).warning(
-                    "a delivery waits for the disk, next try in {:.0f} s: {}", delay, error
+                    "delivery postponed, store error; next try in {:.0f} s: {}", delay, error
                 )
 
     async def _has_ended(self, delivery: _Delivery) -> bool:
@@ -200,7 +201,7 @@ class _Chat:
             return True
         except Undeliverable as error:
             logger.bind(outbound=message.id).error(
-                "{} will not take a message, now a dead letter: {}", worker.channel.name, error
+                "{} refused a message, now a dead letter: {}", worker.channel.name, error
             )
             await bus.outbox.dead_letter(message.id, str(error))
             return True
@@ -215,7 +216,7 @@ class _Chat:
         delivery.attempts += 1
         delivery.not_before = worker.monotonic() + delay
         logger.bind(outbound=message.id).warning(
-            "{} does not take a message, next try in {:.0f} s: {}",
+            "{} failed to send a message, next try in {:.0f} s: {}",
             *(worker.channel.name, delay, reason),
         )
         until = worker.clock() + timedelta(seconds=delay)
@@ -223,20 +224,20 @@ class _Chat:
         return False
 
     async def _note(self, write: Awaitable[None]) -> None:
-        """Note what a restart does well to know; without a disk it is known here alone."""
+        """Store what helps after a restart; a failure is only logged."""
         try:
             await write
         except StoreError as error:
-            logger.error("a failed delivery could not be noted: {}", error)
+            logger.error("a failed delivery could not be stored: {}", error)
 
     async def _rendered(self, message: OutboundMessage) -> Sequence[str]:
-        """The pieces of a message; a long one in a thread, which costs more than a short one."""
+        """The pieces of a message; a long message is rendered in a thread."""
         if len(message.content) <= SHORT:
             return self._worker.channel.pieces(message)
         return await asyncio.to_thread(self._worker.channel.pieces, message)
 
     async def _send(self, delivery: _Delivery) -> None:
-        """Send what is not sent yet."""
+        """Send the pieces that are not sent yet, and store the result of each."""
         bus, message, pieces = self._worker.bus, delivery.message, delivery.pieces
         begun = False
         if not pieces:
@@ -263,7 +264,7 @@ class _Chat:
     async def _send_piece(
         self, message: OutboundMessage, delivery: _Delivery, number: int, *, fresh: bool
     ) -> None:
-        """Send one piece, noted as being attempted; ``fresh``: it was noted so just now."""
+        """Store one piece as ``attempting`` and send it; ``fresh``: it was stored so just now."""
         bus, channel, pieces = self._worker.bus, self._worker.channel, delivery.pieces
         payload = pieces[number].payload
         again = pieces[number].state is PieceState.ATTEMPTING and not fresh

@@ -32,7 +32,7 @@ COMMAND_FAILED = "Sorry: this command failed, and the log says why."
 
 
 class Progress(Protocol):
-    """Shows a running turn on its platform (typing, previews); what it does may be lost."""
+    """Shows a running turn on its platform (typing, previews); updates may be lost."""
 
     def began(self, inbound: InboundMessage) -> Emit: ...
 
@@ -48,7 +48,7 @@ class SessionHooks(Protocol):
 
 
 class Dispatcher:
-    """Takes inbounds in order of arrival and has each settled exactly once."""
+    """Routes inbounds in order of arrival; each is settled exactly once."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Dispatcher:
         subagents: Progress | None = None,
         hooks: SessionHooks,
     ) -> None:
-        """``progress`` names who shows the turns of a channel, ``subagents`` who follows theirs."""
+        """``progress`` returns the display of a channel's turns; ``subagents`` shows theirs."""
         self.bus = bus
         self.turns = turns
         self.commands = commands
@@ -84,10 +84,10 @@ class Dispatcher:
         bus.on_inbound(self._arrived)
 
     async def recover(self, *, terminals_only: bool = False) -> None:
-        """Take up what a former process left in the inbox.
+        """Work on what a former process left in the inbox.
 
-        A message from a terminal is closed as interrupted: its client is gone. The others are
-        left for the gateway with ``terminals_only``.
+        A message from a terminal is closed as interrupted, since its client is gone. With
+        ``terminals_only`` the other messages are left for the gateway.
         """
         if not terminals_only:
             actors = map(self._actor, await self.bus.inbox.sessions_waiting())
@@ -101,7 +101,7 @@ class Dispatcher:
                     await self.recovered(pending)
 
     async def recovered(self, pending: Pending) -> None:
-        """Take up an inbound as it was found in the inbox."""
+        """Route an inbound that was read from the inbox."""
         inbound = pending.message
         if self.waiters.find(inbound.id) is not None or inbound.id in self._in_control:
             return
@@ -111,15 +111,15 @@ class Dispatcher:
         try:
             await self.interrupted(inbound)
         except StoreError as error:
-            logger.error("{} cannot be closed, which the next start does: {}", inbound.id, error)
+            logger.error("{} cannot be closed now; the next start closes it: {}", inbound.id, error)
 
     def _arrived(self, pending: Pending) -> None:
-        """Take up an inbound just posted; what does not fit into the bound stays in the inbox."""
+        """Route an inbound that was just posted, unless its session's backlog is full."""
         if (waiter := self.waiters.find(pending.message.asked_by)) is not None:
             waiter.open.add(pending.message.id)
         is_from_terminal = pending.message.answer.kind is AnswerKind.TERMINAL
         if is_from_terminal and self.waiters.find(pending.message.id) is None:
-            # Its client has gone while it was posted.
+            # Its client disconnected while it was posted.
             self._aside(self.recovered(pending))
             return
         is_admitted = self._actor(pending.message.session_key).backlog.admits(pending)
@@ -128,7 +128,7 @@ class Dispatcher:
             self.submit(pending)
 
     def _is_control(self, inbound: InboundMessage) -> bool:
-        """Whether it is a command that acts at once, whatever waits and runs."""
+        """Whether it is a command of the control lane, which acts at once."""
         found = self.command_in(inbound)
         return found is not None and found[0].control
 
@@ -143,7 +143,7 @@ class Dispatcher:
         self._actor(pending.message.session_key).put(pending)
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something beside the actors; ``close`` waits for it."""
+        """Run ``work`` in a task of its own; ``close`` waits for it."""
         task = asyncio.create_task(work)
         self._control.add(task)
         task.add_done_callback(self._beside)
@@ -152,13 +152,13 @@ class Dispatcher:
     def _beside(self, task: asyncio.Task[None]) -> None:
         self._control.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.opt(exception=error).error("what was done beside the sessions failed")
+            logger.opt(exception=error).error("a task of the dispatcher failed")
 
     async def ask(self, inbound: InboundMessage, emit: Emit = ignore) -> AskResult:
-        """Post ``inbound`` and wait until it is settled; the way of one-shots and the REPL.
+        """Post ``inbound`` and wait until it is settled, for one-shots and the REPL.
 
-        If it sends subagents, their reports are waited for as well, and the answers joined.
-        Cancelling the wait stops the turn and them.
+        Waits for the reports of its subagents as well, and joins the answers. Cancelling the wait
+        stops the turn and its subagents.
         """
         with self.waiters.waiting(inbound.id, emit) as waiter:
             try:
@@ -178,9 +178,9 @@ class Dispatcher:
         return outcome.answer if outcome.error is None else f"It failed: {outcome.error}"
 
     async def _withdraw(self, inbound: InboundMessage) -> None:
-        """Close an inbound whose client is gone: stop its turn, or take it out of the queue.
+        """Close an inbound whose client is gone: stop its turn, or remove it from the mailbox.
 
-        The same with its subagents and their reports.
+        Its subagents and their reports are closed too.
         """
         actor = self._actors.get(inbound.session_key)
         if actor is not None:
@@ -192,7 +192,7 @@ class Dispatcher:
         await self.stop_subagents(inbound.session_key, of=inbound.id)
 
     async def interrupted(self, inbound: InboundMessage) -> None:
-        """Close an inbound from a terminal that is gone, or was told of its failure."""
+        """Close an inbound whose terminal is gone or was told of a failure."""
         entries = await self.turns.closing(inbound, Unanswered.INTERRUPTED)
         await self.bus.settle(
             TurnResult(
@@ -216,16 +216,16 @@ class Dispatcher:
         return True
 
     def try_again(self, session_key: str) -> None:
-        """Try what a session has put off now: what it waits for may be there."""
+        """Retry the deferred message of a session now, since a model may be available."""
         actor = self._actors.get(session_key)
         if actor is not None:
             actor.hurry()
 
     async def stop_subagents(self, session_key: str, *, of: str | None = None) -> tuple[str, ...]:
-        """Stop the subagents of a session, running or waiting; their labels.
+        """Stop the running and waiting subagents of a session; returns their labels.
 
-        With ``of`` only those that were sent for this inbound. They do not report; the session is
-        told that they were stopped, in the transaction that closes their tasks.
+        With ``of`` only those spawned for this inbound. They do not report; the transaction that
+        closes their tasks logs a system note for the session.
         """
         open_ = await self.bus.inbox.open_tasks(session_key)
         open_ = [one for one in open_ if of in (None, one.parent.inbound_id)]
@@ -251,7 +251,7 @@ class Dispatcher:
         return labels
 
     async def _stop_running(self, turns: Sequence[RunningTurn]) -> None:
-        """Stop turns, and wait until they are over and closed in their logs, if the disk can."""
+        """Stop turns, and wait up to ``STOP_S`` seconds until they are closed in their logs."""
         for running in turns:
             running.stopped = True
             running.task.cancel()
@@ -263,24 +263,24 @@ class Dispatcher:
                 waiter.cancel()
 
     def running_since(self, session_key: str) -> datetime | None:
-        """When the running turn of a session began, or None."""
+        """The start of a session's running turn, or None."""
         actor = self._actors.get(session_key)
         return None if actor is None or actor.running is None else actor.running.started_at
 
     def waiting(self, session_key: str) -> int:
-        """How many messages of a session wait for their turn."""
+        """The number of messages of a session that wait for their turn."""
         actor = self._actors.get(session_key)
         return 0 if actor is None else len(actor.mailbox)
 
     def running_turns(self) -> int:
-        """How many turns run now."""
+        """The number of turns that run now."""
         running = (actor.running for actor in self._actors.values())
         return sum(one is not None and one.started_at is not None for one in running)
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Take nothing new, give running turns ``grace_s`` seconds, cancel the rest.
+        """Accept nothing new, give running turns ``grace_s`` seconds, cancel the rest.
 
-        What was cancelled stays in the inbox and is taken up at the next start.
+        Cancelled messages stay in the inbox for the next start.
         """
         self.is_stopping = True
         await asyncio.gather(*(actor.backlog.close() for actor in self._actors.values()))
@@ -302,11 +302,11 @@ class Dispatcher:
         return actor
 
     def retire(self, key: str) -> None:
-        """Forget an actor that has no mail; called by it, with no await in between."""
+        """Remove an actor without mail; the actor calls it with no await in between."""
         del self._actors[key]
 
     def command_in(self, inbound: InboundMessage) -> tuple[Command, str] | None:
-        """The command that a person typed, with its argument; None for all else."""
+        """The command in a person's message, with its argument; None if there is none."""
         return self.commands.find(inbound.content) if inbound.origin is Origin.USER else None
 
     async def _control_lane(self, inbound: InboundMessage) -> None:
@@ -319,7 +319,7 @@ class Dispatcher:
             self._in_control.discard(inbound.id)
 
     async def run_command(self, inbound: InboundMessage) -> None:
-        """Run the command an inbound holds and settle it with the answer."""
+        """Run the command in an inbound and settle the inbound with the answer."""
         found = self.command_in(inbound)
         assert found is not None, "the dispatcher found a command in this text before"
         command, argument = found
@@ -331,7 +331,7 @@ class Dispatcher:
         await self.settler.settle(inbound, result)
 
     def emit_for(self, inbound: InboundMessage) -> Emit:
-        """Where the progress of a turn goes: its waiting client, else its channel."""
+        """The receiver of a turn's progress: its waiting client, else its channel."""
         waiter = self.waiters.find(inbound.id)
         if waiter is not None and inbound.profile != SUBAGENT:
             if waiter.outcome.answer:
@@ -341,7 +341,7 @@ class Dispatcher:
         return ignore if progress is None else progress.began(inbound)
 
     def shown_by(self, inbound: InboundMessage) -> Progress | None:
-        """Who shows, or follows, the turn of an inbound that no client waits for."""
+        """The display of the turn of an inbound that no client waits for."""
         if inbound.profile == SUBAGENT:
             return self._subagents
         return None if self.waiters.find(inbound.id) is not None else self.progress(inbound.channel)

@@ -1,4 +1,4 @@
-"""What keeps a home from growing for ever, and its owner from not knowing of a damaged state."""
+"""Housekeeping: removes old rows and files, and reports a damaged state database."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nanobot.store.database import Database
 from nanobot.store.files import remove_older
 
 LOOK_S = 5.0
-"""Seconds between two looks at whether the state was rebuilt, which read nothing."""
+"""Seconds between two checks whether the state database was rebuilt."""
 CLEAN_S = 6 * 3600.0
-"""Seconds between two rounds of cleaning; the first comes with the first look."""
+"""Seconds between two rounds of cleaning; the first comes with the first check."""
 
 DAMAGED = (
     "My state database was damaged. I have put it aside ({path}) and go on with what could still "
@@ -26,7 +26,7 @@ DAMAGED = (
 
 
 class Housekeeper:
-    """Removes what has been kept for long enough, and says when the state had to be rebuilt."""
+    """Removes rows and files past their retention; tells the owner when the state was rebuilt."""
 
     def __init__(
         self,
@@ -39,9 +39,10 @@ class Housekeeper:
         served: frozenset[str],
         tell: Callable[[str, str], Awaitable[None]],
     ) -> None:
-        """``folders`` lose files older than that; ``tell(id, text)`` tells the owner once an id.
+        """``folders`` maps each folder to the age at which its files are removed.
 
-        ``served`` are the channels that somebody delivers to.
+        ``tell(id, text)`` sends the owner a message, once for each id. ``served`` are the channels
+        with a delivery worker.
         """
         self._bus = bus
         self._database = database
@@ -53,7 +54,7 @@ class Housekeeper:
         self._told: Path | None = None
 
     async def run(self) -> None:
-        """Look and clean until cancelled; what fails is logged and tried at the next round."""
+        """Check and clean until cancelled; a failure is logged and tried again next time."""
         looks = 0
         while True:
             try:
@@ -66,16 +67,16 @@ class Housekeeper:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Tell of a state database that was put aside since the last look."""
+        """Tell the owner of a state database that was put aside since the last check."""
         aside = self._database.quarantined
         if aside is not None and aside != self._told:
             await self._tell(aside.name, DAMAGED.format(path=aside))
             self._told = aside
 
     async def clean(self) -> None:
-        """Remove settled messages and files that are older than they are kept."""
-        if buried := await self._bus.outbox.dead_letter_unserved(self._served):
-            logger.error("{} messages are for channels that are not served: dead letters", buried)
+        """Remove settled messages and files past their retention."""
+        if moved := await self._bus.outbox.dead_letter_unserved(self._served):
+            logger.error("{} messages are for channels that are not served: dead letters", moved)
         rows = await self._bus.purge(self._rows)
         now = self._clock()
         files = 0

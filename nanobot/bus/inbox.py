@@ -18,12 +18,12 @@ from nanobot.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An inbound that waits in the inbox; ``attempts`` counts the turns that it made fail.
+    """An inbound that waits in the inbox; ``attempts`` counts its failed turns.
 
-    It is not tried before ``not_before``. ``told``: no model could be reached, and its asker knows
-    that it waits for one. ``retried``: it was a dead letter, so that its place ``seq`` is an old
-    one. ``outages`` counts how often this process found no model for it. From ``mail_from`` on, a
-    new message of its session is a reason to try earlier; None: never.
+    It is not tried before ``not_before``. ``told``: no model could be reached, and the sender was
+    told. ``retried``: it was a dead letter, so its number ``seq`` is an old one. ``outages`` counts
+    how often this process could reach no model for it. From ``mail_from`` on, a new message of its
+    session makes it due at once; None: never.
     """
 
     message: InboundMessage
@@ -38,7 +38,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """An update that no message could be made of, kept raw as a dead letter."""
+    """An update that could not be parsed, kept raw as a dead letter."""
 
     id: str
     channel: str
@@ -47,14 +47,14 @@ class Poison:
 
 
 class Inbox:
-    """Reads the inbox and keeps the attempts at each message."""
+    """Reads the inbox and counts the attempts at each message."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def sessions_waiting(self) -> list[str]:
-        """The sessions for which something waits in the inbox."""
+        """The sessions with messages in the inbox."""
         return await self._database.read(
             lambda connection: [
                 row[0]
@@ -68,9 +68,9 @@ class Inbox:
     async def pending(
         self, session: str | None = None, *, after: int = 0, limit: int = 1000
     ) -> list[Pending]:
-        """A page of what waits in the inbox, of one session or of all, in order of arrival.
+        """The waiting messages after number ``after``, of one session or of all, in order.
 
-        Empty when nothing follows. Rows that cannot be read become dead letters.
+        Empty when none follow. Rows that cannot be read become dead letters.
         """
         while True:
             rows = await self._database.read(
@@ -108,7 +108,7 @@ class Inbox:
             return None
 
     async def open_tasks(self, session: str | None = None) -> list[OpenTask]:
-        """The subagents' tasks that are not done, of one session or of all, the oldest first."""
+        """The open tasks of subagents, of one session or of all, the oldest first."""
         rows = await self._database.read(
             lambda connection: connection.execute(
                 "SELECT payload, received_at FROM inbox "
@@ -138,10 +138,10 @@ class Inbox:
         )
 
     async def claim(self, inbound_id: str, *, again: bool = False) -> int | None:
-        """Count an attempt at an inbound before its turn begins; returns the number of it.
+        """Count an attempt at an inbound before its turn begins; returns its number.
 
-        None when it is settled already. ``again``: the last attempt failed for a reason that was
-        not the message's, and this one takes its place.
+        None when the inbound is settled already. ``again``: the last attempt failed for a reason
+        outside the message, so this one is not counted again.
         """
 
         def write(connection: sqlite3.Connection) -> int | None:
@@ -155,7 +155,7 @@ class Inbox:
         return await self._database.write(write)
 
     async def give_back(self, inbound_id: str) -> None:
-        """Undo a ``claim``: the attempt was broken off, and not by its message."""
+        """Undo a ``claim``, for an attempt that a shutdown cut off."""
         await self._database.write(
             lambda connection: connection.execute(
                 "UPDATE inbox SET attempts = max(0, attempts - 1) WHERE id = ?", (inbound_id,)
@@ -163,9 +163,9 @@ class Inbox:
         )
 
     async def defer(self, inbound_id: str, until: datetime) -> None:
-        """Try an inbound again at ``until``, also after a restart; its asker has been told.
+        """Make an inbound due at ``until``, also after a restart; its sender has been told.
 
-        The attempt does not count, since the fault was not the message's.
+        The attempt does not count, since the message did not cause the failure.
         """
         await self._database.write(
             lambda connection: connection.execute(

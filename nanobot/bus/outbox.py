@@ -25,7 +25,7 @@ from nanobot.store.database import Database
 
 
 class PieceState(StrEnum):
-    """How far one piece of an outbound is; ``attempting`` is committed before it is sent."""
+    """The state of one piece of an outbound; ``attempting`` is committed before it is sent."""
 
     QUEUED = "queued"
     ATTEMPTING = "attempting"
@@ -42,9 +42,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """An outbound that waits in the outbox; no ``pieces`` when it was never begun.
+    """An outbound that waits in the outbox; ``pieces`` is empty before the first attempt.
 
-    ``retried``: it was a dead letter, so that its place ``seq`` is an old one.
+    ``retried``: it was a dead letter, so its number ``seq`` is an old one.
     """
 
     message: OutboundMessage
@@ -57,7 +57,7 @@ class Undelivered:
 
 
 class Outbox:
-    """Reads the outbox and records how far the delivery of each message is."""
+    """Reads the outbox and stores the progress of each delivery."""
 
     def __init__(self, database: Database, clock: Clock, freed: asyncio.Event) -> None:
         """``freed`` is set whenever an outbound leaves the outbox."""
@@ -66,7 +66,7 @@ class Outbox:
         self._freed = freed
 
     async def chats_waiting(self, channel: str) -> list[str]:
-        """The chats of a channel for which something waits in the outbox."""
+        """The chats of a channel with messages in the outbox."""
         return await self._database.read(
             lambda connection: [
                 row[0]
@@ -81,10 +81,10 @@ class Outbox:
     async def undelivered(
         self, channel: str, chat_id: str | None = None, *, after: int = 0, limit: int = 1000
     ) -> list[Undelivered]:
-        """A page of what waits in the outbox for a channel, or one chat of it, in order.
+        """The waiting messages after number ``after``, of a channel or of one chat, in order.
 
-        Each comes with its pieces so far. Empty when nothing follows. Rows that cannot be read
-        become dead letters.
+        Each has its pieces so far. Empty when none follow. Rows that cannot be read become dead
+        letters.
         """
         while True:
             rows = await self._database.read(
@@ -111,7 +111,7 @@ class Outbox:
                 return page
 
     async def plan(self, outbound_id: str, payloads: Sequence[str]) -> None:
-        """Store the pieces an outbound is sent in, the first as being attempted; synced."""
+        """Store the pieces of an outbound, the first as ``attempting``; synced."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.executemany(
@@ -131,15 +131,15 @@ class Outbox:
         await self._database.write(write, durable=True)
 
     async def attempting(self, outbound_id: str, number: int) -> None:
-        """Note, synced, that a piece is about to be sent."""
+        """Store, synced, that a piece is about to be sent."""
         await self._set_piece(outbound_id, number, PieceState.ATTEMPTING, durable=True)
 
     async def not_sent(self, outbound_id: str, number: int) -> None:
-        """Note that the platform refused a piece, so that it was certainly not sent."""
+        """Store that the platform refused a piece, so it was certainly not sent."""
         await self._set_piece(outbound_id, number, PieceState.QUEUED, durable=False)
 
     async def sent(self, outbound_id: str, number: int, platform_id: str, *, last: bool) -> None:
-        """Note that the platform took a piece; with the last one the outbound is done."""
+        """Store that the platform accepted a piece; with the last one the outbound is done."""
         now = self._clock().timestamp()
 
         def write(connection: sqlite3.Connection) -> None:
@@ -155,7 +155,7 @@ class Outbox:
         self._freed.set()
 
     async def nothing_to_send(self, outbound_id: str) -> None:
-        """Close an outbound that renders to nothing, or of which nothing is left."""
+        """Close an outbound that renders to nothing, or whose pieces are all sent."""
         now = self._clock().timestamp()
         await self._database.write(
             lambda connection: _close_outbound(connection, outbound_id, "sent", None, now)
@@ -163,7 +163,7 @@ class Outbox:
         self._freed.set()
 
     async def retry_at(self, outbound_id: str, until: datetime, error: str) -> None:
-        """Note a failed delivery that is tried again at ``until``."""
+        """Store a failed delivery; the next attempt is at ``until``."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -183,7 +183,7 @@ class Outbox:
         self._freed.set()
 
     async def dead_letter_unserved(self, served: frozenset[str]) -> int:
-        """Make what waits for a channel that nobody serves a dead letter; how much it was."""
+        """Make messages for channels that are not served dead letters; returns their number."""
         now = self._clock().timestamp()
         marks = ", ".join("?" * len(served))
         return await self._database.write(
@@ -244,7 +244,7 @@ def queue_in(
 
 
 def _logged(outbound: OutboundMessage, now: datetime) -> Draft:
-    """A message as the log of its chat's session holds it."""
+    """The log entry for the session of the chat that a message goes to."""
     cause = outbound.cause
     assert cause is not None, "a session's own words are in its log by themselves"
     return Draft(

@@ -57,11 +57,11 @@ class TurnRunner(Protocol):
 
 
 class QueueMode(StrEnum):
-    """What a message that arrives during a turn of its session does (``agents.defaults.queue``).
+    """The effect of a message that arrives during a turn of its session.
 
-    ``steer``: it reaches the model before its next call. ``followup``: it waits for a turn of its
-    own. ``collect``: it waits, and all that wait are answered by one turn. ``interrupt``: the
-    running turn is stopped and the message is next.
+    ``steer``: the model gets it before its next call. ``followup``: it waits for a turn of its
+    own. ``collect``: all waiting messages are answered by one turn. ``interrupt``: the running
+    turn is stopped and the message is next. Set by ``agents.defaults.queue``.
     """
 
     STEER = "steer"
@@ -71,11 +71,11 @@ class QueueMode(StrEnum):
 
 
 class Slots:
-    """How many turns run at once; first come, first served.
+    """Bounds the number of turns that run at once; first come, first served.
 
-    Services (cron, heartbeat, subagents) have at most half of them, so that they never keep a
-    person waiting, and subagents at most ``subagents``. A session holds one slot at a time, so a
-    flood in one chat starves no other.
+    Services (cron, heartbeat, subagents) get at most half of the slots, so that a person never
+    waits for them, and subagents at most ``subagents``. A session holds one slot at a time, so a
+    flood in one chat does not starve the others.
     """
 
     def __init__(self, total: int, subagents: int) -> None:
@@ -85,7 +85,7 @@ class Slots:
 
     @asynccontextmanager
     async def hold(self, inbound: InboundMessage) -> AsyncIterator[None]:
-        """Wait for a slot and keep it for as long as the block lasts."""
+        """Wait for a slot and hold it during the block."""
         async with AsyncExitStack() as held:
             if inbound.profile == SUBAGENT:
                 await held.enter_async_context(self._subagents)
@@ -97,10 +97,10 @@ class Slots:
 
 @dataclass(slots=True)
 class RunningTurn:
-    """The turn of an actor; the actor owns it, ``stop`` only marks and cancels its task.
+    """The turn of an actor, which owns it; ``stop`` only marks and cancels its task.
 
-    It began at ``started_at``; before that it waits for a slot. ``waited`` is what was in the
-    mailbox by then.
+    ``started_at`` is None while it waits for a slot. ``waited`` are the messages that were in the
+    mailbox when it began.
     """
 
     inbound: InboundMessage
@@ -115,7 +115,7 @@ class RunningTurn:
 
 
 class SessionActor:
-    """One session: its mailbox, and at most one turn at a time."""
+    """Works on the mailbox of one session, with at most one turn at a time."""
 
     def __init__(self, dispatcher: Dispatcher, key: str) -> None:
         self.key = key
@@ -150,13 +150,13 @@ class SessionActor:
             running.task.cancel()
 
     def hurry(self) -> None:
-        """Try the head now, if it was put off."""
+        """Retry the head of the mailbox now, if it was deferred."""
         if self.mailbox:
             self.mailbox[0] = replace(self.mailbox[0], not_before=None)
             self._mail.set()
 
     async def drop_deferred(self) -> bool:
-        """Close the head, which was put off, as stopped by the user; False when it was not."""
+        """Close a deferred head as stopped by the user; False when the head is not deferred."""
         if not self.mailbox or self.mailbox[0].not_before is None:
             return False
         inbound = self.mailbox.popleft().message
@@ -167,7 +167,7 @@ class SessionActor:
         return True
 
     async def _run(self) -> None:
-        """Work on the mail, until there was none for long; a defect is logged and survived."""
+        """Work on the mail until the actor is retired; a defect is logged and survived."""
         while not self._dispatcher.is_stopping:
             try:
                 if await self._is_over():
@@ -177,7 +177,7 @@ class SessionActor:
                 await asyncio.sleep(RESTART_S)
 
     async def _is_over(self) -> bool:
-        """Work on the next message, or wait for one; True when the actor was retired."""
+        """Handle the next message, or wait for one; True when the actor was retired."""
         pending = self._next()
         if pending is None:
             if not await self._has_mail():
@@ -195,7 +195,7 @@ class SessionActor:
             await self._store_failed(pending, error)
         except Exception as error:
             logger.bind(session=self.key, inbound=pending.message.id).exception(
-                "a message is left for the next start"
+                "a message stays in the inbox for the next start"
             )
             self._dispatcher.waiters.tell(pending.message.id, AskResult(error=error))
         finally:
@@ -206,7 +206,7 @@ class SessionActor:
         return False
 
     def _next(self) -> Pending | None:
-        """Take the head if it is due, or a command that passes a head that waits for a model."""
+        """Remove and return the head if it is due, else a command that may pass a waiting head."""
         if not self.mailbox:
             return None
         head = self.mailbox[0]
@@ -218,12 +218,12 @@ class SessionActor:
         return passing
 
     def _passes(self, pending: Pending) -> bool:
-        """Whether it is a command that does not wait for a model to come back."""
+        """Whether it is a command that runs even while no model can be reached."""
         found = self._dispatcher.command_in(pending.message)
         return found is not None and found[0].in_outage
 
     async def _has_mail(self) -> bool:
-        """Wait for new mail; False when the head's time, or that of an idle actor, came first."""
+        """Wait for new mail; False when the head is due, or the actor idle for long, before it."""
         wait = IDLE_S
         if self.mailbox and (until := self.mailbox[0].not_before) is not None:
             wait = min(until - self._dispatcher.clock(), LONGEST_WAIT).total_seconds()
@@ -235,7 +235,7 @@ class SessionActor:
         return True
 
     async def _work(self, pending: Pending) -> None:
-        """Handle an inbound to its end, or put it back for later; raises StoreError alone."""
+        """Handle an inbound to its end, or defer it; raises only StoreError."""
         try:
             await self._handle(pending)
         except StoreError:
@@ -273,14 +273,14 @@ class SessionActor:
             running.over.set()
 
     async def _turn(self, inbound: InboundMessage) -> TurnResult | None:
-        """Run a turn once there is a slot for it; None when its inbound is settled already."""
+        """Run a turn once there is a slot; None when its inbound is settled already."""
         dispatcher, running = self._dispatcher, self.running
         assert running is not None, "the actor's message is this one"
         async with dispatcher.slots.hold(inbound):
             running.is_claimed = True
             attempts = await dispatcher.bus.inbox.claim(inbound.id, again=self._store_faults > 0)
             if attempts is None:
-                return None  # a turn that was cut off had taken it in, and has settled it since
+                return None  # absorbed by an earlier turn that has settled it since
             if attempts > MAX_ATTEMPTS:
                 raise RuntimeError("it failed too often")
             emit = dispatcher.emit_for(inbound)
@@ -290,16 +290,16 @@ class SessionActor:
             return await dispatcher.turns.run_turn(inbound, drain=self._drain, emit=emit)
 
     async def _give_back(self, inbound: InboundMessage) -> None:
-        """Give the attempt back that a shutdown has broken off."""
+        """Do not count the attempt that a shutdown cut off."""
         try:
             await self._dispatcher.bus.inbox.give_back(inbound.id)
         except StoreError as error:
             logger.error(
-                "an attempt at {} counts although it was broken off: {}", inbound.id, error
+                "the attempt at {} counts although a shutdown cut it off: {}", inbound.id, error
             )
 
     async def _close(self, pending: Pending, running: RunningTurn) -> None:
-        """Settle an inbound by how its turn ended, or put it back for later."""
+        """Settle an inbound by the end of its turn, or defer it."""
         dispatcher = self._dispatcher
         inbound, task = running.inbound, running.task
         if task.cancelled() and running.stopped:
@@ -313,7 +313,7 @@ class SessionActor:
             if (result := task.result()) is not None:
                 await dispatcher.settler.settle(inbound, result)
             return
-        # What it has taken in, and not answered, keeps its place.
+        # Messages that it absorbed but did not answer keep their place.
         self.mailbox.extendleft(reversed(running.steered))
         if isinstance(error, StoreError):
             raise error
@@ -326,7 +326,7 @@ class SessionActor:
             await self._failed(pending, error)
 
     async def _settle_stopped(self, inbound: InboundMessage, steered: Sequence[str]) -> None:
-        """Close an inbound that the user has stopped, and what its turn had taken in."""
+        """Close an inbound that the user has stopped, and the messages its turn had absorbed."""
         dispatcher = self._dispatcher
         result = await dispatcher.turns.stopped(inbound, steered)
         await dispatcher.bus.settle(result)
@@ -334,7 +334,7 @@ class SessionActor:
             dispatcher.waiters.tell(inbound_id, AskResult(error=TurnStopped("stopped")))
 
     def _drain(self) -> tuple[InboundMessage, ...]:
-        """What the running turn takes in now: see ``QueueMode``."""
+        """Remove and return the messages that the running turn absorbs now: see ``QueueMode``."""
         running = self.running
         if running is None:
             return ()
@@ -342,7 +342,7 @@ class SessionActor:
         steers = self._dispatcher.commands.steers
         match self._dispatcher.queue:
             case QueueMode.STEER if all(steers(one.message.content) for one in running.waited):
-                # What waited before gets turns of its own; nothing passes a command.
+                # Messages from before the turn get turns of their own; none passes a command.
                 offered = [one for one in self.mailbox if one not in running.waited]
             case QueueMode.COLLECT if first:
                 offered = [one for one in running.waited if one in self.mailbox]
@@ -406,7 +406,7 @@ class SessionActor:
         )
 
     async def _store_failed(self, pending: Pending, error: StoreError) -> None:
-        """The disk is at fault, not the message: it waits, and no attempt is counted."""
+        """Defer a message after a store error, which counts no attempt."""
         dispatcher = self._dispatcher
         inbound = pending.message
         if dispatcher.waiters.find(inbound.id) is not None:

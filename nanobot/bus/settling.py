@@ -1,4 +1,4 @@
-"""Settles an inbound: its answer, its failure or its end, told to the store and to its client."""
+"""Settling: stores how an inbound ended, queues its answer and tells the waiting client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAITING = "waiting for {} more of the subagents (Ctrl-C stops them)"
 
 
 class Settler:
-    """Settles inbounds in the store, then tells the clients that wait for them."""
+    """Settles inbounds in the store, then tells the waiting clients."""
 
     def __init__(self, bus: MessageBus, waiters: Waiters, clock: Clock) -> None:
         self._bus = bus
@@ -42,7 +42,7 @@ class Settler:
         await self.write_with_retry(inbound, lambda: self._bus.settle(result, outbounds, posts))
         outcome = AskResult(result.answer, result.tools_used, result.usage, result.model)
         for inbound_id in result.consumed:
-            # A report that steered has its part in the answer of the turn, as has its subagent.
+            # The answer of the turn covers absorbed reports, and those of its subagents.
             if inbound_id != inbound.id:
                 self._waiters.tell(inbound_id, AskResult())
             elif inbound.profile == SUBAGENT:
@@ -69,7 +69,7 @@ class Settler:
     async def fail(
         self, inbound: InboundMessage, text: str, error: BaseException, *entries: Draft
     ) -> None:
-        """Settle an inbound that no turn can answer with a line for its sender."""
+        """Settle an inbound that no turn can answer, with a line for its sender."""
         result = TurnResult(
             session=inbound.session_key, consumed=(inbound.id,), answer="", entries=entries
         )
@@ -78,10 +78,10 @@ class Settler:
             await self._report_failure(inbound, result, error)
             return
         if inbound.answer.kind in (AnswerKind.REPLY, AnswerKind.REPLY_UNLESS_SILENT):
-            # Not the id of an answer: the owner may have it tried again, and then there is one.
+            # The id of an answer stays free: the owner may retry the dead letter.
             kind = f"failed-{self._clock().timestamp():.0f}"
             outbounds = (reply(inbound, text, kind=kind),)
-        # What failed at a terminal was said there: there is nothing to retry.
+        # A terminal was told of the failure: there is nothing to retry.
         state = "interrupted" if inbound.answer.kind is AnswerKind.TERMINAL else "dead"
         await self.write_with_retry(
             inbound,
@@ -92,7 +92,7 @@ class Settler:
     async def _report_failure(
         self, task: InboundMessage, result: TurnResult, error: BaseException
     ) -> None:
-        """Close a subagent's task that has failed; the session that sent it is told."""
+        """Close the failed task of a subagent and report to its parent session."""
         posts = (report(task, result, failure=f"failed: {one_line(str(error))}"),)
         await self.write_with_retry(
             task,

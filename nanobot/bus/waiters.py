@@ -13,9 +13,9 @@ from nanobot.core.events import Emit
 
 @dataclass(frozen=True, slots=True)
 class AskResult:
-    """How the handling of an inbound ended, for a client that waits for it.
+    """The result of an inbound, for a client that waits for it.
 
-    Exactly one of ``answer`` (with what it took) and ``error`` tells something.
+    Either ``answer`` (with the tools and tokens it took) or ``error`` is set.
     """
 
     answer: str = ""
@@ -31,9 +31,9 @@ class TurnStopped(Exception):
 
 @dataclass(slots=True)
 class Waiter:
-    """A client that waits for an inbound, and for what its subagents will report.
+    """A client that waits for an inbound and for the reports of its subagents.
 
-    ``open`` are the ids of what is not settled yet; ``outcome`` is what came of the others.
+    ``open`` are the ids not settled yet; ``outcome`` joins the results of the others.
     """
 
     emit: Emit
@@ -42,7 +42,7 @@ class Waiter:
     outcome: AskResult = AskResult()
 
     def closed(self, inbound_id: str, outcome: AskResult) -> None:
-        """Take in what came of one of them; with the last one, or a failure, the wait is over."""
+        """Join one result; the last one, or a failure, ends the wait."""
         self.open.discard(inbound_id)
         former = self.outcome
         self.outcome = replace(

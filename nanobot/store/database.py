@@ -23,13 +23,13 @@ from nanobot.store.schema import MIGRATIONS
 T = TypeVar("T")
 
 EXIT_WRITER_DIED = 70
-"""The exit status (EX_SOFTWARE of sysexits) when the writer thread dies: a supervisor restarts."""
+"""Exit status (EX_SOFTWARE of sysexits) when the writer thread dies, for a supervisor."""
 
 _GROUP = 256
 _FULL = "PRAGMA synchronous=FULL"
 _NORMAL = "PRAGMA synchronous=NORMAL"
 _MOST_REBUILDS = 3
-"""A disk that damages one file after another is not mended by making more of them."""
+"""Upper bound of rebuilds by one process; a failing disk damages each new file again."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _STORAGE = _DAMAGE | {
     sqlite3.SQLITE_FULL,
@@ -42,7 +42,7 @@ _STORAGE = _DAMAGE | {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_PROTOCOL,
 }
-"""What is wrong with the file or its disk; every other error is a statement's own."""
+"""Errors of the file or its disk; every other error belongs to one statement."""
 
 
 class Database:
@@ -54,18 +54,17 @@ class Database:
     ``synchronous=FULL``); without, it survives the death of the process but not that of the
     machine. Reads run on a connection and thread of their own and see every finished write.
 
-    A file that turns out to be damaged, at the start or at any time after, is put aside; a new
-    one takes its place with every row that can still be read, and the call that found it out
-    goes on there.
+    A file found to be damaged, at the start or later, is put aside. A new file replaces it with
+    every row that can still be read, and the call that met the damage continues there.
     """
 
     def __init__(self, path: Path, *, on_fatal: Callable[[], None] | None = None) -> None:
         """Open, create or migrate. A damaged file is put aside and named in ``quarantined``."""
         self.path = path
         self.quarantined: Path | None = None
-        """Where the last damaged file is."""
+        """The path of the last damaged file, after it was put aside."""
         self.trouble = ""
-        """Why the last write failed; "" when it did not."""
+        """The error of the last write; "" when it succeeded."""
         self._on_fatal = on_fatal or _exit
         self._jobs: queue.SimpleQueue[_Job[Any] | _Rebuild | None] = queue.SimpleQueue()
         self._generation = 0
@@ -202,17 +201,17 @@ class Database:
         connection.close()
 
     def _note(self, failure: StoreError | None) -> None:
-        """Say a failure when it begins, and when it is over."""
+        """Log the first of a series of failures, and its end."""
         text = "" if failure is None else str(failure)
         if text != self.trouble:
             if text:
-                logger.error("{}; what waits is kept, and tried again", text)
+                logger.error("{}; waiting messages are kept and tried again", text)
             else:
                 logger.info("the state database can be written again")
         self.trouble = text
 
     def _rebuilt_for(self, request: _Rebuild, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Do what a reader asked for, unless it was done since."""
+        """Rebuild the file for a reader, unless that was done since."""
         try:
             if request.generation == self._generation < _MOST_REBUILDS:
                 return self._replaced(connection, request.damage) or connection
@@ -229,7 +228,7 @@ class Database:
         except StoreError as error:
             logger.error("the damaged state database cannot be replaced: {}", error)
             return None
-        # From here on a failure is the writer's end: the next start finishes what was begun.
+        # A failure from here on ends the writer; the next start completes the rebuild.
         # Closed first, since SQLite removes the journal of a closed database by its name.
         connection.close()
         return self._take(fresh, damage)
@@ -246,7 +245,7 @@ class Database:
 
 
 class _Rebuild:
-    """A reader's request to replace the damaged file it has met; ``done`` says it was served."""
+    """A reader's request to replace a damaged file; ``done`` is set once it was served."""
 
     __slots__ = ("damage", "done", "generation")
 
@@ -257,7 +256,7 @@ class _Rebuild:
 
 
 class _Job(Generic[T]):
-    """A write that waits for its turn; its outcome is handed to its own event loop."""
+    """A queued write; its result is handed to the event loop that waits for it."""
 
     __slots__ = ("durable", "error", "function", "future", "loop", "result")
 
@@ -276,7 +275,7 @@ class _Job(Generic[T]):
         self.error: Exception | None = None
 
     def settle(self, failure: StoreError | None) -> None:
-        """Hand over the outcome; ``failure`` is that of the whole transaction."""
+        """Hand over the result; ``failure`` is that of the whole transaction."""
         if failure is not None:
             self.error = failure
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -292,7 +291,7 @@ class _Job(Generic[T]):
 
 
 def _commit(connection: sqlite3.Connection, group: list[_Job[Any]]) -> StoreError | None:
-    """Run a group in one transaction; each job can fail alone, what is returned fails them all."""
+    """Run a group in one transaction; a job can fail alone, a returned error fails them all."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         for job in group:
@@ -321,7 +320,7 @@ def _run(connection: sqlite3.Connection, job: _Job[Any]) -> None:
 
 
 def _translated(error: sqlite3.Error) -> StoreError | None:
-    """What an error says of the storage; None when it is the statement that is wrong."""
+    """The storage failure behind an error; None when the statement is wrong."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None or (code & 0xFF) not in _STORAGE:
         return None
@@ -403,7 +402,7 @@ def _fresh_copy(path: Path) -> Path:
 
 
 def _finish_rebuild(path: Path) -> bool:
-    """Take up the new database of a process that died when it had put the damaged one aside."""
+    """Complete a rebuild whose process died after it had put the damaged file aside."""
     rebuilt = _rebuilt(path)
     if not rebuilt.exists():
         return False

@@ -18,7 +18,7 @@ _WRITING = threading.RLock()
 
 @contextlib.contextmanager
 def alone_with_files() -> Iterator[None]:
-    """Hold off every other read-change-write of this process, so that none is lost."""
+    """Exclude every other read-change-write of this process, so that none is lost."""
     with _WRITING:
         yield
 
@@ -55,7 +55,7 @@ def file_stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Alone with ``path`` among processes, by a lock file beside it."""
+    """Hold the lock file beside ``path``, which excludes other processes."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -92,7 +92,7 @@ def remove_older(folder: Path, before: float) -> int:
     """Remove the files under ``folder`` last written before that time, and folders left empty.
 
     Links are never followed, also not where one takes the place of a folder meanwhile. What
-    cannot be removed stays. Returns how many files went.
+    cannot be removed stays. Returns the number of removed files.
     """
     removed = 0
     if not folder.is_dir():

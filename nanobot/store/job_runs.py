@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 KEPT_RUNS = 50
-"""Records of runs that are kept of one job."""
+"""Run records kept for each job."""
 
 
 @dataclass(frozen=True, slots=True)

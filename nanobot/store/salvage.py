@@ -1,4 +1,4 @@
-"""Saving what can still be read of a damaged state database into a new one."""
+"""Copies the readable rows of a damaged state database into a new one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ _Row: TypeAlias = tuple[Any, ...]
 def salvage(damaged: Path, connection: sqlite3.Connection) -> int:
     """Copy every readable row of ``damaged`` into the empty tables of ``connection``.
 
-    Virtual tables and what belongs to them are left out: they are derived from the others.
-    Returns how many rows were saved. What cannot be read is logged, never raised; raises
-    sqlite3.Error when the new database cannot be written.
+    Virtual tables are left out, since they are derived from the others. Returns the number of rows
+    saved. Unreadable rows are logged; raises sqlite3.Error when the new database cannot be written.
     """
     saved = 0
     with closing(sqlite3.connect(f"{damaged.as_uri()}?mode=ro", uri=True)) as source:
@@ -45,9 +44,9 @@ def salvage(damaged: Path, connection: sqlite3.Connection) -> int:
 
 
 def _go_on_counting(connection: sqlite3.Connection) -> None:
-    """Give no number of a lost row to a new one: whoever has counted up to it would pass it over.
+    """Set the row counters past every lost row, so that no number is given out twice.
 
-    How far the damaged file had counted cannot be relied on; a count of seconds is ahead of it.
+    The damaged file's own counters are unreliable; the time in seconds is greater than any.
     """
     now = int(time.time())
     for (table,) in connection.execute(
@@ -78,7 +77,7 @@ def _columns(connection: sqlite3.Connection, table: str, *, keys: bool = False) 
 def _common_columns(
     source: sqlite3.Connection, target: sqlite3.Connection, table: str
 ) -> list[str]:
-    """The columns that both know; none when the source has no such table, or cannot tell."""
+    """The columns that both have; none when the source's table is missing or unreadable."""
     try:
         known = set(_columns(source, table))
     except sqlite3.DatabaseError as error:
@@ -88,7 +87,7 @@ def _common_columns(
 
 
 def _by_rowid(source: sqlite3.Connection, table: str, columns: list[str]) -> Iterator[list[_Row]]:
-    """The rows, halving each range of rowids that cannot be read until nothing is left of it."""
+    """The rows; each unreadable range of rowids is halved until nothing is left of it."""
     select = (
         f"SELECT rowid, {', '.join(columns)} FROM {table} WHERE rowid BETWEEN ? AND ? "
         f"ORDER BY rowid LIMIT {_PAGE}"
@@ -115,7 +114,7 @@ def _by_rowid(source: sqlite3.Connection, table: str, columns: list[str]) -> Ite
 def _from_both_ends(
     source: sqlite3.Connection, table: str, columns: list[str]
 ) -> Iterator[list[_Row]]:
-    """The rows of a table without rowids: from its beginning, then from its end if need be."""
+    """The rows of a table without rowids: from the start, and on an error from the end too."""
     for direction in ("ASC", "DESC"):
         rows: list[_Row] = []
         try:
