@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from loguru import logger
+
 from nanobot.core.commands import Command, Invocation
 from nanobot.core.text import shortened, text_tokens
 from nanobot.prompts import render
@@ -58,14 +60,26 @@ def summary(statuses: Iterable[SkillStatus], cap: int = CATALOGUE_TOKENS) -> Sum
     return _joined(blocks)
 
 
-def catalogue_lines(statuses: Iterable[SkillStatus]) -> str:
-    """Every skill that the model is told of, a line each: name, path, whole description."""
-    return "".join(
+def write_catalogue(statuses: Iterable[SkillStatus], path: Path) -> Path | None:
+    """Write a line (name, path, whole description) for every skill the model is told of.
+
+    Returns None if the file cannot be written.
+    """
+    text = "".join(
         f"- {status.skill.name} [{status.skill.path}]{_needs(status)}: "
         f"{status.skill.manifest.description}\n"
         for status in statuses
         if status.is_listed
     )
+    fresh = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        logger.warning("the catalogue of all skills cannot be written: {}", error)
+        return None
+    return path
 
 
 def _joined(blocks: Sequence[Summary]) -> Summary:

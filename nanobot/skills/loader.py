@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from loguru import logger
 
 from nanobot.core.ports import Clock
-from nanobot.skills.catalogue import catalogue_lines, summary
+from nanobot.skills.catalogue import summary, write_catalogue
 from nanobot.skills.commands import RESERVED, slash_commands
 from nanobot.skills.eligibility import (
     Machine,
@@ -40,7 +40,7 @@ from nanobot.skills.reader import (
     read_skill,
     read_text,
 )
-from nanobot.skills.switches import OffSource, OffSwitches
+from nanobot.skills.switches import Off, OffSource, OffSwitches
 from nanobot.store.home import builtin_skills_dir as shipped_skills_dir
 
 LOOKUP_INTERVAL = timedelta(minutes=1)
@@ -243,7 +243,8 @@ class SkillsLoader:
         is_recent = abs(now - self._looked_up_at) < LOOKUP_INTERVAL
         if before is not None and is_unchanged and is_recent and not look_up:
             return before
-        protected = self._protected() if stale else ()
+        places = (self._workspace, *(path for _, path in self._roots)) if stale else ()
+        protected = tuple(Path(os.path.realpath(place)) for place in places)
         renewed = {
             place: _Reading(
                 None if _is_young(stamp, now) else stamp, self._read(place, stamp, protected)
@@ -300,10 +301,6 @@ class SkillsLoader:
                 )
         return found
 
-    def _protected(self) -> tuple[Path, ...]:
-        places = (self._workspace, *(path for _, path in self._roots))
-        return tuple(Path(os.path.realpath(place)) for place in places)
-
     def _read(
         self, place: _Place, stamp: _Stamp, protected: tuple[Path, ...]
     ) -> Skill | BrokenSkill:
@@ -330,7 +327,11 @@ class SkillsLoader:
             broken=tuple(sorted(broken, key=lambda skill: skill.name)),
             summary=listed.text,
             costs=listed.costs,
-            catalogue=self._catalogued(statuses) if listed.is_short else None,
+            catalogue=(
+                write_catalogue(statuses, self._settings.catalogue)
+                if listed.is_short and self._settings.catalogue
+                else None
+            ),
             always=tuple(skill.name for skill in always),
             always_text=_always_text(always),
             commands=slash_commands(eligible, RESERVED),
@@ -344,7 +345,7 @@ class SkillsLoader:
         """The skills by name, the broken ones, and the sources of those that each name hides."""
         chosen: dict[str, Skill] = {}
         broken: list[BrokenSkill] = []
-        untrusted: list[Skill] = []
+        untrusted: list[tuple[Skill, Off]] = []
         hidden: dict[str, list[Source]] = {}
         for _, reading in sorted(self._readings.items(), key=lambda item: item[0]):
             skill = reading.result
@@ -352,56 +353,35 @@ class SkillsLoader:
                 broken.append(skill)
             elif not self._settings.loads(skill):
                 continue
-            elif self._is_untrusted(skill):
-                untrusted.append(skill)
+            elif (off := self._off_switch(skill)) is not None and not off.by_owner:
+                untrusted.append((skill, off))
             elif chosen.setdefault(skill.name, skill) is not skill:
                 hidden.setdefault(skill.name, []).append(skill.source)
-        for skill in untrusted:
+        for skill, off in untrusted:
             # It must not take the place of a skill that the owner trusts.
             if chosen.setdefault(skill.name, skill) is not skill:
-                reason = f"off: {self._why_off(skill)}"
+                reason = f"off: {off.reason}"
                 broken.append(BrokenSkill(skill.name, skill.source, skill.path, reason))
         return [chosen[name] for name in sorted(chosen)], broken, hidden
 
     def _status(self, skill: Skill, machine: Machine, hidden: tuple[Source, ...]) -> SkillStatus:
         status = check_eligibility(skill, machine, self._settings)
-        reason = self._why_off(skill)
+        off = self._off_switch(skill)
         return replace(
             status,
-            enabled=status.enabled and not reason,
-            off_reason=reason,
+            enabled=status.enabled and off is None,
+            off_reason=off.reason if off else "",
             in_place_of=hidden,
         )
 
-    def _catalogued(self, statuses: Iterable[SkillStatus]) -> Path | None:
-        """The file that has all skills, written anew; None where there is none to write."""
-        path = self._settings.catalogue
-        if path is None:
-            return None
-        fresh = path.with_suffix(".new")
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh.write_text(catalogue_lines(statuses), encoding="utf-8")
-            fresh.replace(path)
-        except OSError as error:
-            logger.warning("the catalogue of all skills cannot be written: {}", error)
-            return None
-        return path
+    def _off_switch(self, skill: Skill) -> Off | None:
+        """Why the skill is off until the owner enables it.
 
-    def _is_untrusted(self, skill: Skill) -> bool:
-        switch = self._off.get(skill.name) or self._off.get("*")
-        return switch is not None and not switch.by_owner and _is_in_reach(skill)
-
-    def _why_off(self, skill: Skill) -> str:
-        """Why the skill is off until the owner enables it; "" if it is not."""
-        switch = self._off.get(skill.name) or self._off.get("*")
-        is_off = switch is not None and (switch.by_owner or _is_in_reach(skill))
-        return switch.reason if switch is not None and is_off else ""
-
-
-def _is_in_reach(skill: Skill) -> bool:
-    """Whether the skill lies where file tools may write."""
-    return skill.source in (Source.WORKSPACE, Source.EXTRA)
+        A switch that is not the owner's holds only where file tools may write.
+        """
+        off = self._off.get(skill.name) or self._off.get("*")
+        is_in_reach = skill.source in (Source.WORKSPACE, Source.EXTRA)
+        return off if off is not None and (off.by_owner or is_in_reach) else None
 
 
 def _in_context(skill: Skill) -> str:

@@ -5,7 +5,7 @@ invoke it, the names of its keys) breaks the skill if it cannot be read: an unre
 not count as open. Any other unreadable field is dropped with a note.
 """
 
-from __future__ import annotations
+# No postponed annotations here: pydantic would have to compile each of them (4 ms of a cold start).
 
 import re
 from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ class _Unreadable(ValueError):
 # --- types of fields: each validator turns a node into the field's value ------------------------
 
 
-def _is_absent(node: Node | None) -> bool:
+def _is_absent(node: "Node | None") -> bool:
     """Whether a field holds nothing: null, blanks, an empty list or an empty object."""
     return not node or (isinstance(node, Scalar) and not _text(node))
 
@@ -111,7 +111,7 @@ def _variable(node: Node) -> str:
     return name
 
 
-def _object(node: Node | None) -> Mapping[str, Node]:
+def _object(node: "Node | None") -> Mapping[str, Node]:
     if _is_absent(node):
         return {}
     if isinstance(node, dict):
@@ -305,7 +305,7 @@ def _validated(fields: dict[str, Any], places: Mapping[str, str]) -> tuple[Manif
     return _adapter().validate_python(fields), dropped
 
 
-def _namespaces(metadata: Node | None) -> dict[str, dict[str, Node]]:
+def _namespaces(metadata: "Node | None") -> dict[str, dict[str, Node]]:
     """The objects of ``metadata`` under ``NAMESPACES``, in that order, without absent fields."""
     if isinstance(metadata, Scalar) and not _is_absent(metadata):
         try:
@@ -321,7 +321,7 @@ def _namespaces(metadata: Node | None) -> dict[str, dict[str, Node]]:
     return spaces
 
 
-def _at(where: str, read_value: Callable[[Any], _T], node: Node | None) -> _T:
+def _at(where: str, read_value: Callable[[Any], _T], node: "Node | None") -> _T:
     """A value that is needed before the manifest is validated; raises SkillBroken."""
     try:
         return read_value(node)
@@ -329,7 +329,7 @@ def _at(where: str, read_value: Callable[[Any], _T], node: Node | None) -> _T:
         raise SkillBroken(f"{where}: {error}") from error
 
 
-def _always(on_top: Node | None, spaces: dict[str, dict[str, Node]]) -> tuple[bool, bool]:
+def _always(on_top: "Node | None", spaces: dict[str, dict[str, Node]]) -> tuple[bool, bool]:
     """Whether the body is always in context, and whether the gates do not count.
 
     Under nanobot and openclaw ``always`` says both ways if the body belongs in every prompt;

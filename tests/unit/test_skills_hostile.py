@@ -259,7 +259,7 @@ def test_installations_at_once_are_all_in_the_lock(tmp_path: Path) -> None:
     def put(number: int) -> None:
         lock = SkillLock(tmp_path / "skills.lock.json")
         start.wait()
-        lock.put(root, f"skill-{number}", Locked("registry:x", "1", "2026-03-01", {}))
+        lock.record(root, f"skill-{number}", Locked("registry:x", "1", "2026-03-01", {}))
 
     threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -68,22 +68,22 @@ class SkillLock:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreCorrupt(f"{self._file} is damaged: {error}; mend or remove it") from error
 
-    def put(self, root: Path, name: str, entry: Locked) -> None:
-        """Record an installation."""
-        self._change(
-            root,
-            name,
-            {
-                "source": entry.source,
-                "version": entry.version,
-                "installedAt": entry.installed_at,
-                "files": dict(entry.files),
-            },
-        )
-
-    def remove(self, root: Path, name: str) -> None:
-        """Forget an installation."""
-        self._change(root, name, None)
+    def record(self, root: Path, name: str, entry: Locked | None) -> None:
+        """Record an installation; None forgets it. Raises StoreCorrupt."""
+        with locked(self._file):
+            self.installed(root)  # a damaged file is reported, not overwritten
+            document = self._document()
+            skills = document["roots"].setdefault(_key(root), {})
+            skills.pop(name, None)
+            if entry is not None:
+                skills[name] = {
+                    "source": entry.source,
+                    "version": entry.version,
+                    "installedAt": entry.installed_at,
+                    "files": dict(entry.files),
+                }
+            text = json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True)
+            write_atomic(self._file, f"{text}\n".encode())
 
     def changes(self, root: Path, name: str) -> tuple[str, ...]:
         """What is no longer as installed, such as ``changed: SKILL.md``; raises StoreCorrupt."""
@@ -108,17 +108,6 @@ class SkillLock:
         except FileNotFoundError:
             return {"version": 1, "roots": {}}
         return document
-
-    def _change(self, root: Path, name: str, entry: dict[str, Any] | None) -> None:
-        with locked(self._file):
-            self.installed(root)  # a damaged file is said to be, not written over
-            document = self._document()
-            skills = document["roots"].setdefault(_key(root), {})
-            skills.pop(name, None)
-            if entry is not None:
-                skills[name] = entry
-            text = json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True)
-            write_atomic(self._file, f"{text}\n".encode())
 
 
 def _key(root: Path) -> str:
@@ -207,7 +196,7 @@ class Installer:
         if not NAME.fullmatch(name) or not (root / name).is_dir():
             raise InstallError(f"there is no skill {name} in {root}")
         backup = self._backup(root, name)
-        self._lock.remove(root, name)
+        self._lock.record(root, name, None)
         return backup
 
     def discard(self, candidate: Candidate) -> None:
@@ -220,7 +209,7 @@ class Installer:
             staged = Path(staging) / candidate.name
             shutil.copytree(candidate.folder, staged)
             os.rename(staged, root / candidate.name)  # noqa: PTH104
-        self._lock.put(
+        self._lock.record(
             root,
             candidate.name,
             Locked(
