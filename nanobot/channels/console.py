@@ -47,7 +47,7 @@ class ConsoleServer:
         status: Callable[[], Awaitable[Mapping[str, Any]]],
         answers: Mapping[str, RequestHandler],
     ) -> None:
-        """``answers`` are the requests beside asking and status, by their name."""
+        """``answers``: handlers of further requests, by name."""
         self._home = home
         self._holder = holder
         self._ask = ask
@@ -148,7 +148,7 @@ class ConsoleServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Run one question; a ``stop`` line or a client that is gone stops its turn."""
+        """Run one question; a ``stop`` line or a disconnected client stops its turn."""
         inbound = inbound_of(question)
 
         def emit(event: Event) -> None:
@@ -215,7 +215,7 @@ def inbound_of(question: protocol.Question) -> InboundMessage:
 
 
 def reply_of(outcome: AskResult) -> protocol.Reply:
-    """An outcome as the client is told it."""
+    """An outcome as the reply to the client."""
     match outcome.error:
         case None if outcome.answer == NO_ANSWER:
             return protocol.Reply(NO_ANSWER, failure="provider")

@@ -35,7 +35,7 @@ _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a client asks: the text, the session's key, the model if not the usual one.
+    """A client's question: the text, the session's key, the model if not the usual one.
 
     ``attended``: somebody sits at the client's terminal. ``pictures`` are files among the
     session's media, which both sides can read.
@@ -49,13 +49,13 @@ class Question:
 
     @property
     def session_key(self) -> str:
-        """The session's whole key; without a channel it is one of the terminal."""
+        """The session's whole key; one without a channel belongs to the terminal."""
         return whole_key(self.session)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How the question ended.
+    """The answer to a question.
 
     ``failure`` is "" or what kind of error ``answer`` describes: ``provider``, ``stopped``,
     ``failed``.

@@ -121,25 +121,23 @@ class ScheduleRequest:
         return self.every_seconds is None and not self.cron_expr and not self.at
 
     def record(self, now: datetime) -> ScheduleRecord:
-        """The schedule it means; raises JobError with what to mend. Times without an offset are
-        in ``tz``, else in the machine's zone.
+        """The schedule as the file holds it; raises JobError with what to mend.
+
+        A time without an offset is in ``tz``, else in the machine's zone.
         """
         given = [self.every_seconds is not None, bool(self.cron_expr), bool(self.at)]
         if sum(given) != 1:
             raise JobError("Give exactly one of every_seconds, cron_expr and at.")
         zone = zone_named(self.tz) if self.tz else local_zone()
         if self.every_seconds is not None:
-            return _interval(self.every_seconds, now)
+            if not 1 <= self.every_seconds <= LONGEST_INTERVAL.total_seconds():
+                raise JobError("every_seconds must be at least 1 and at most ten years.")
+            every_ms = self.every_seconds * 1000
+            return ScheduleRecord(kind="every", every_ms=every_ms, anchor_ms=milliseconds(now))
         if self.cron_expr:
             made = cron_schedule(self.cron_expr, zone)
             return ScheduleRecord(kind="cron", expr=made.expr, tz=made.zone)
         return _moment(str(self.at), zone, now)
-
-
-def _interval(seconds: int, now: datetime) -> ScheduleRecord:
-    if not 1 <= seconds <= LONGEST_INTERVAL.total_seconds():
-        raise JobError("every_seconds must be at least 1 and at most ten years.")
-    return ScheduleRecord(kind="every", every_ms=seconds * 1000, anchor_ms=milliseconds(now))
 
 
 def _moment(text: str, zone: str, now: datetime) -> ScheduleRecord:

@@ -1,4 +1,4 @@
-"""Connections to a Bot API server: limits, how calls fail, a poller and pools that send."""
+"""Connections to a Bot API server: its limits and errors, one poller, pools for sending."""
 
 from __future__ import annotations
 

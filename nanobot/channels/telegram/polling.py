@@ -1,4 +1,4 @@
-"""The long poll: updates are committed to the inbox and acknowledged only then."""
+"""The long poll: commits updates to the inbox, then acknowledges them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from nanobot.core.text import one_line
 from nanobot.safety.gate import Gate
 
 REPEAT = timedelta(minutes=10)
-"""A fault that comes and goes is logged again after this time at the earliest."""
+"""The log repeats a recurring fault after this time at the earliest."""
 
 
 class Health:
-    """The channel's state, and which of its faults the log still has to be told.
+    """The channel's state; logs a fault once, and again when it recurs much later.
 
     ``reported`` is set with the first success or failure.
     """
@@ -61,7 +61,7 @@ class Health:
         self.reported.set()
 
     def noted(self, kind: str, text: str) -> None:
-        """Something failed without which the channel still serves."""
+        """Something failed that the channel can do without."""
         self.state = ChannelState(self.state.connected, self.state.detail, text, self._clock())
         self._log(kind, text)
 
@@ -106,7 +106,7 @@ class Polling:
         self._probe = False
 
     async def run(self) -> None:
-        """Take updates in until cancelled; what was not committed then comes again."""
+        """Take updates in until cancelled; the server repeats those that were not committed."""
         failures = 0
         while True:
             try:
@@ -117,7 +117,7 @@ class Polling:
                 self._health.down("store", f"messages wait, the inbox cannot be written: {error}")
                 wait_s = self._backoff(failures)
             except Exception as error:
-                # Ours or the inbox's defect: a channel that died of it would be deaf for good.
+                # A defect of ours: if it ended the polling, no message would arrive any more.
                 if not failures:
                     logger.exception("telegram: taking updates in failed")
                 self._health.down("defect", f"taking updates in failed: {one_line(repr(error))}")
@@ -186,7 +186,7 @@ class Polling:
         self._offset = numbers[-1] + 1
 
     async def _failed(self, error: CallFailed, failures: int) -> float:
-        """Note a failed call; returns for how long to wait."""
+        """Note a failed call; returns the seconds to wait."""
         if not isinstance(error, Refusal):
             # Its connection may be half dead, and the next poll would get no answer, either.
             await self._connections.renew_poller()
@@ -211,7 +211,7 @@ class Polling:
         return self._backoff(failures) if error.after is None else error.after
 
     def _backoff(self, failures: int) -> float:
-        """Exponential up to the longest wait, the later half of it random."""
+        """Seconds to wait: exponential up to a limit, the second half of it random."""
         exponential_s = self._limits.backoff_s * 2.0 ** min(failures, 30)
         most_s = min(exponential_s, self._limits.backoff_most_s)
         return most_s * (1 + self._time.jitter()) / 2

@@ -29,7 +29,7 @@ from nanobot.core.messages import InboundMessage, OutboundMessage
 from nanobot.core.text import one_line
 
 REPETITION = "↻ (may be a repetition)\n"
-"""Before a message that may have arrived already; every message leaves room for it."""
+"""Mark of a message that may have arrived already; every message leaves room for it."""
 
 _LIMIT = MESSAGE_LIMIT - utf16_length(REPETITION)
 
@@ -77,7 +77,7 @@ def _payloads() -> TypeAdapter[Payload]:
 
 
 REMEMBERED = 1000
-"""Chats beyond which those that need no spacing any more are forgotten."""
+"""Chats to keep the spacing of; beyond that, those at rest are forgotten."""
 
 # Refusals that have nothing to do with the formatting: plain text would be refused as well.
 _HOPELESS = re.compile(
@@ -140,7 +140,7 @@ class Sender:
 
 
 def _params(outbound: OutboundMessage, payload: Payload) -> dict[str, Any]:
-    """The parameters of ``sendMessage``; None is left out."""
+    """The parameters of ``sendMessage``; the client omits those that are None."""
     reply = None
     if payload.first and outbound.reply_to is not None and outbound.reply_to.isdecimal():
         reply = {"message_id": int(outbound.reply_to), "allow_sending_without_reply": True}
@@ -167,7 +167,7 @@ def _entity(entity: Entity) -> dict[str, Any]:
 
 
 def _meaning(error: CallFailed) -> ChannelError:
-    """A failed call as what the delivery worker is to do about the message."""
+    """The error that tells the delivery worker what to do about the message."""
     text = str(error)
     match error:
         case NotSent():

@@ -1,4 +1,4 @@
-"""Updates of the Bot API read into inbound messages."""
+"""Reads the Bot API's updates into inbound messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALLOWED_UPDATES = ("message",)
 """What the server is asked for; updates queued before it was asked may be of any kind."""
 
 QUIET = timedelta(hours=1)
-"""How long the log says nothing more of a sender who is not on the allow list."""
+"""Time between two log lines about the same unknown sender."""
 REMEMBERED = 1000
 """Unknown senders whose last line in the log is remembered."""
 
@@ -251,7 +251,7 @@ def _note(message: Content) -> str | None:
 
 
 def _quote(message: Message, bot_id: int) -> MessageText | None:
-    """A line with what a message replies to."""
+    """A line that quotes the message replied to."""
     replied = message.reply_to_message
     if replied is None:
         if message.quote is None:
@@ -273,7 +273,7 @@ def _quote(message: Message, bot_id: int) -> MessageText | None:
 
 
 def _author(replied: RepliedMessage, message: Message, bot_id: int) -> tuple[str, bool]:
-    """Whose message is replied to, and whether it is one of the two who talk."""
+    """Who wrote the message replied to, and whether that is the bot or the sender."""
     if replied.forward_origin is not None:
         return f"a message forwarded from {replied.forward_origin.name}", False
     if replied.sender is None:
@@ -370,6 +370,6 @@ class Reader:
 
 
 def update_id(entry: object) -> int | None:
-    """An update's id, whatever the rest of it may be; None when it has none."""
+    """The id of an update, even of a malformed one; None when it has none."""
     number = entry.get("update_id") if isinstance(entry, dict) else None
     return number if type(number) is int and 0 <= number < 2**63 else None
