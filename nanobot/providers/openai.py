@@ -9,7 +9,6 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -28,6 +27,7 @@ from nanobot.providers.failures import (
     failure_in_body,
     retry_after,
     system_reason,
+    utc_now,
 )
 from nanobot.providers.quirks import Options, QuirksOf, Refusals, quirks_of
 from nanobot.providers.wire import Wire, encode_body, rough_size
@@ -298,10 +298,6 @@ def _loaded(text: str) -> Any:
         raise Garbled(described(text)) from error
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class OpenAIChat(Adapter):
     """The adapter of one endpoint."""
 
@@ -318,7 +314,7 @@ class OpenAIChat(Adapter):
         idle_timeout_s: float = 120.0,
         total_timeout_s: float = 600.0,
         pools: int = 48,
-        now: Clock = _now,
+        now: Clock = utc_now,
     ) -> None:
         """``name``: the provider's key in the config, for error texts. ``tls``: shared by all
         adapters. A call ends after ``idle_timeout_s`` without a byte, at the latest after
