@@ -261,6 +261,11 @@ def classify(failure: Failure, endpoint: Endpoint, model: str) -> ProviderError:
     return RetryLater(line(f"{name} broke off with an error", said), after=failure.wait_s)
 
 
+def utc_now() -> datetime:
+    """The present moment, as the adapters read it unless they are given a clock."""
+    return datetime.now(UTC)
+
+
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds to wait as a response's headers say, or None.
 

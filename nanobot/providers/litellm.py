@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import import_module
 from typing import Any
 
@@ -32,6 +32,7 @@ from nanobot.providers.failures import (
     failure_in_document,
     retry_after,
     system_reason,
+    utc_now,
 )
 from nanobot.providers.quirks import Options, QuirksOf, Refusals, quirks_at
 from nanobot.providers.wire import Wire
@@ -295,10 +296,6 @@ _ROOTED = {"anthropic", "ollama_chat"}
 """Prefixes of providers whose address has no version in it."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class LiteLLMChat(Adapter):
     """The adapter of one provider."""
 
@@ -315,7 +312,7 @@ class LiteLLMChat(Adapter):
         refusals: Refusals | None = None,
         idle_timeout_s: float = 120.0,
         total_timeout_s: float = 600.0,
-        now: Clock = _now,
+        now: Clock = utc_now,
     ) -> None:
         """``name``: the provider's key in the config, for error texts. ``package`` is closed by
         whoever made it.

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,7 +15,7 @@ from loguru import logger
 
 from nanobot.core.ports import Clock
 from nanobot.providers.catalogue import bare, reasons, sees
-from nanobot.providers.failures import Failure
+from nanobot.providers.failures import Failure, utc_now
 from nanobot.store.files import write_atomic
 
 if TYPE_CHECKING:
@@ -407,10 +407,6 @@ EVERY_MODEL = "*"
 _Known: TypeAlias = dict[str, dict[str, dict[str, datetime]]]
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Refusals:
     """The parameters and message orders that each endpoint refuses, by model.
 
@@ -418,7 +414,7 @@ class Refusals:
     one counts as empty. Without ``path`` refusals are kept in memory only.
     """
 
-    def __init__(self, path: Path | None = None, *, now: Clock = _now) -> None:
+    def __init__(self, path: Path | None = None, *, now: Clock = utc_now) -> None:
         self._path = path
         self._now = now
         self._known: _Known | None = None

@@ -14,7 +14,7 @@ from nanobot.core.chat import FinishReason, LLMResponse, ToolCall, Usage
 from nanobot.core.events import Event, ReasoningDelta, TextDelta
 from nanobot.providers.answer import Answer
 from nanobot.providers.failures import EndpointRefused, Garbled
-from nanobot.providers.stream import BodyReader
+from nanobot.providers.openai import BodyReader
 from tests.fakes import openai_replies
 from tests.fakes.model_replies import Call, Framing, Ids, Index, Reply, Tokens
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.providers.stream import EventStream, EventTooLarge, ServerSentEvent
+from nanobot.providers.openai import EventStream, EventTooLarge, ServerSentEvent
 
 
 def parse(*pieces: bytes, limit: int = 1000) -> list[ServerSentEvent]:
