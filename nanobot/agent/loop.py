@@ -140,9 +140,9 @@ class AgentLoop:
         logged = await self.window.begun(
             await self._sessions.live(inbound.session_key, most=CHARACTERS * chosen.context_window)
         )
-        logged = _before_it_began(logged, inbound)
+        logged = _without_later_words(logged, inbound)
         drafts = await recovered_calls(profile, inbound, logged)
-        # Where a summary was made during this turn, its message may be in that.
+        # A summary made during this turn may contain the turn's own message.
         said = (EntryKind.USER, EntryKind.COMPACTED)
         seen = {entry.inbound_id for entry in logged if entry.kind in said}
         history = _folded([*logged, *drafts], inbound)
@@ -196,7 +196,8 @@ class AgentLoop:
             await turn.profile.tools.stopped(turn.inbound.id)
         left = open_calls(turn.entries)
         await self._append(turn, *closed_calls(turn.inbound, left, render.stopped()))
-        said = (_said(entry) for entry in reversed(turn.entries))
+        messages = (entry.message for entry in reversed(turn.entries))
+        said = (one.content.strip() for one in messages if isinstance(one, AssistantMessage))
         ending = f"it had worked for {limit_s:g} s, as long as it may"
         return turn.result(next(filter(None, said), ""), ending=ending)
 
@@ -288,7 +289,7 @@ class AgentLoop:
     async def _call_model(self, turn: Turn, choice: ToolChoice) -> LLMResponse:
         chosen = turn.chosen
         if wrong := violations(turn.messages):
-            logger.error("an illegal request was mended: {}", "; ".join(wrong))
+            logger.error("repaired an illegal request: {}", "; ".join(wrong))
             turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
         messages = as_shown(turn.messages, vision=chosen.vision, model=chosen.model)
         if not chosen.vision and has_pictures(turn.messages) and not turn.told_of_blindness:
@@ -441,17 +442,17 @@ class AgentLoop:
 
 
 def _answer_in(entries: Sequence[Entry], inbound: InboundMessage) -> str | None:
-    """The answer to this inbound that a log ends with, or None."""
+    """The answer to this inbound if the log ends with it, else None."""
     last = entries[-1] if entries else None
     if last is None or last.inbound_id != inbound.id:
         return None
     return last_words(last) or None
 
 
-def _before_it_began(entries: tuple[Entry, ...], inbound: InboundMessage) -> tuple[Entry, ...]:
-    """The entries without what was sent to the chat since the turn began: the next turn sees it.
+def _without_later_words(entries: tuple[Entry, ...], inbound: InboundMessage) -> tuple[Entry, ...]:
+    """The entries without words that were sent to the chat since the turn began.
 
-    So a turn that is taken up after a crash goes on with the requests that it had made.
+    A turn that resumes after a crash repeats its requests exactly; the next turn sees those words.
     """
     for began in entries:
         if began.kind is EntryKind.USER and began.inbound_id == inbound.id:
@@ -460,7 +461,7 @@ def _before_it_began(entries: tuple[Entry, ...], inbound: InboundMessage) -> tup
 
 
 def _folded(entries: Sequence[Draft], inbound: InboundMessage) -> list[ChatMessage]:
-    """The history for the turn of ``inbound``; pictures of former turns are only named."""
+    """The history for the turn of ``inbound``, with the pictures of former turns only named."""
     shown = without_past_pictures(entries, inbound.id)
     return fold(shown, interrupted=render.interrupted())
 
@@ -468,10 +469,9 @@ def _folded(entries: Sequence[Draft], inbound: InboundMessage) -> list[ChatMessa
 def _is_unasked(
     history: Sequence[ChatMessage], entries: Sequence[Entry], inbound: InboundMessage
 ) -> bool:
-    """Whether nothing asks the model for anything, so that ``inbound`` has to be said again.
+    """Whether the history asks the model for nothing, so that ``inbound`` is added once more.
 
-    That is so when a request before it failed, when the owner has a dead letter tried again, or
-    when the log has lost rows.
+    This happens after a failed request, for a dead letter that is retried, and after lost rows.
     """
     asks = bool(history) and not isinstance(history[-1], AssistantMessage)
     if entries and entries[-1].kind is EntryKind.UNANSWERED:
@@ -479,12 +479,8 @@ def _is_unasked(
     return not asks and _answer_in(entries, inbound) is None
 
 
-def _said(entry: Entry) -> str:
-    """What an assistant entry says, beside its calls if it has any."""
-    return entry.message.content.strip() if isinstance(entry.message, AssistantMessage) else ""
-
-
 def _grouped(calls: Sequence[ToolCall], tools: ToolRegistry) -> list[list[ToolCall]]:
+    """The calls in order, with reads that follow each other in one group."""
     groups: list[list[ToolCall]] = []
     reading = False
     for call in calls:
