@@ -61,7 +61,7 @@ def fixed_part(folder: Path) -> dict[str, str]:
 
 async def _fixed_part(folder: Path) -> dict[str, str]:
     from nanobot.app import open_app
-    from nanobot.config.loader import load_config
+    from nanobot.config.load import load_config
     from nanobot.core.text import wire_form
     from nanobot.store.home import Home
 

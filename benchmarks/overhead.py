@@ -20,8 +20,8 @@ from nanobot.agent.context import ContextBuilder
 from nanobot.bus.bus import MessageBus
 from nanobot.cron.jobs import JobFile
 from nanobot.cron.service import CronService
-from nanobot.providers.litellm_package import LiteLLM
-from nanobot.skills import SkillsLoader
+from nanobot.providers.litellm import LiteLLM
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from tests.fakes.skills import StillClock, write_skill
 
@@ -64,9 +64,13 @@ async def jobs(folder: Path, count: int) -> float:
     def clock() -> datetime:
         return datetime.now(UTC)
 
-    service = CronService(file, database, MessageBus(database, clock), clock)
+    async def tell(name: str, text: str) -> None:
+        raise AssertionError(text)
+
+    bus = MessageBus(database, clock)
+    service = CronService(file, database, bus, clock, served=frozenset())
     await service.tick()
-    running = asyncio.create_task(service.run())
+    running = asyncio.create_task(service.run(tell))
     shares = []
     for _ in range(4):
         began = time.process_time(), time.monotonic()

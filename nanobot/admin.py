@@ -14,7 +14,7 @@ from nanobot.core.errors import NanobotError, StoreUnavailable
 from nanobot.core.messages import whole_key
 from nanobot.memory.consolidation import Consolidator
 from nanobot.memory.edits import sections
-from nanobot.memory.progress import Digests
+from nanobot.memory.progress import MemoryProgress
 from nanobot.memory.store import MemoryStore
 from nanobot.recall.tool import Recall
 from nanobot.session.transfer import Diverged, SessionTransfer, read_file
@@ -24,14 +24,14 @@ PAGE_CHARS = 4_000_000
 """Characters of a page of an export: far below the longest line of the socket."""
 
 
-class Desk:
+class Admin:
     """Answers requests as plain data: ``{"do": …}`` in, ``{"error": text}`` or the answer out."""
 
     def __init__(
         self,
         *,
         sessions: SessionTransfer,
-        digests: Digests,
+        progress: MemoryProgress,
         memory: MemoryStore,
         consolidator: Consolidator,
         is_busy: Callable[[str], bool],
@@ -41,7 +41,7 @@ class Desk:
     ) -> None:
         """``renewed`` is told of a session that is no more."""
         self._sessions = sessions
-        self._digests = digests
+        self._progress = progress
         self._memory = memory
         self._consolidator = consolidator
         self._is_busy = is_busy
@@ -84,7 +84,7 @@ class Desk:
         text = memory.read() if version is None else memory.version_text(version)
         if text is None:
             raise ValueError(f"there is no version {version}; see `nanobot memory history`")
-        last = await self._digests.last_written()
+        last = await self._progress.last_written()
         return {
             "text": text,
             "path": str(memory.memory_file),
@@ -97,7 +97,7 @@ class Desk:
                 "paragraphs": await memory.history_events(),
             },
             "consolidated": None if last is None else last.isoformat(),
-            "waiting": list(await self._digests.behind()),
+            "waiting": list(await self._progress.behind()),
         }
 
     async def _versions(self) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class Desk:
         if self._is_busy(key):
             raise ValueError(busy)
         await self._consolidator.forget(key)
-        texts = await self._digests.texts(key)
+        texts = await self._progress.texts(key)
         entries = await self._sessions.delete(key)
         if entries is None:
             raise ValueError(busy)

@@ -11,20 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nanobot.admin import Desk
+from nanobot.admin import Admin
 from nanobot.agent.context import ContextBuilder, ContextMeter
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.standard_commands import StandardCommands, compact_command
 from nanobot.agent.turn import Profile, TurnLimits
 from nanobot.agent.window import Spill
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dead_letters import handle_letters
-from nanobot.bus.dispatcher import Dispatcher, QueueMode
+from nanobot.bus.dispatcher import Dispatcher
+from nanobot.bus.session_actor import QueueMode
 from nanobot.channels.console import RequestHandler
 from nanobot.channels.registry import enabled_channels
-from nanobot.config.loader import LoadedConfig
-from nanobot.config.masking import all_secrets
+from nanobot.config.load import LoadedConfig
 from nanobot.config.schema import AgentDefaults, Config
+from nanobot.config.show import all_secrets
 from nanobot.core.commands import CommandTable
 from nanobot.core.errors import ProviderError
 from nanobot.core.ports import Clock
@@ -35,13 +35,13 @@ from nanobot.cron.tool import Cron, cron_command
 from nanobot.heartbeat.service import KEPT_BEATS, SESSION, HeartbeatService
 from nanobot.internet.fetch import web_tools
 from nanobot.memory.consolidation import Consolidator, MemorySettings
-from nanobot.memory.progress import Digests
+from nanobot.memory.progress import MemoryProgress
 from nanobot.memory.store import MemoryStore, memory_command
 from nanobot.providers import catalogue
-from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
 from nanobot.providers.offline import MODEL as OFFLINE
-from nanobot.providers.refusals import Refusals
+from nanobot.providers.openai import TLS
+from nanobot.providers.quirks import Refusals
 from nanobot.recall.chunks import Sources
 from nanobot.recall.tool import Recall, RecallTool
 from nanobot.safety.paths import DiskView, PathResolver
@@ -49,11 +49,11 @@ from nanobot.safety.redaction import Redactor
 from nanobot.session.log import SessionLog, free_for_next
 from nanobot.session.transfer import SessionTransfer
 from nanobot.session.usage import UsageLog
-from nanobot.shell.background import BackgroundProcesses
-from nanobot.shell.commands import CommandRunner
+from nanobot.shell.commands import BackgroundProcesses, CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxNetwork, SandboxPolicy
-from nanobot.skills import SkillOverride, SkillsLoader
-from nanobot.skills.commands import RESERVED, skills_command
+from nanobot.skills.catalogue import skills_command
+from nanobot.skills.eligibility import SkillOverride, SkillsSettings
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.switches import OffSource, SkillSwitches
 from nanobot.store.database import Database
 from nanobot.store.home import Home, seed, workspace_templates_dir
@@ -79,7 +79,7 @@ class App:
     dispatcher: Dispatcher
     sessions: SessionLog
     consolidator: Consolidator
-    desk: Desk
+    admin: Admin
     models: Models
     commands: CommandTable
     context: ContextBuilder
@@ -129,9 +129,9 @@ class App:
     def answers(self) -> Mapping[str, RequestHandler]:
         """What a command beside this process may ask of it over the home's socket."""
         return {
-            "letters": partial(handle_letters, self.bus),
+            "dead_letters": self.bus.dead_letters.answer,
             "context": self.context_of,
-            "desk": self.desk.answer,
+            "admin": self.admin.answer,
         }
 
 
@@ -259,10 +259,10 @@ async def open_app(
             clock=clock,
             limits=_limits(defaults),
         )
-        digests = Digests(database, clock)
+        progress = MemoryProgress(database, clock)
         consolidator = Consolidator(
             sessions=sessions,
-            digests=digests,
+            progress=progress,
             memory=memory,
             models=models,
             clock=clock,
@@ -281,13 +281,13 @@ async def open_app(
             usage=UsageLog(database, clock),
             turns=lambda: dispatcher,
             clock=clock,
-            subagents=subagents.in_words,
+            subagents=subagents.status_lines,
             meter=meter,
             renewed=context.forget,
         ).table(
             more=(
                 compact_command(sessions, models, loop.window, meter),
-                memory_command(memory, digests),
+                memory_command(memory, progress),
                 skills_command(skills.snapshot),
                 cron_command(cron, lambda inbound_id: dispatcher.settled(inbound_id)),
             ),
@@ -302,11 +302,11 @@ async def open_app(
             queue=QueueMode(defaults.queue),
             max_subagents=helpers.max_concurrent,
             subagents=subagents,
-            care=consolidator,
+            hooks=consolidator,
         )
-        desk = Desk(
+        admin = Admin(
             sessions=transfer,
-            digests=digests,
+            progress=progress,
             memory=memory,
             consolidator=consolidator,
             is_busy=lambda key: dispatcher.running_since(key) is not None,
@@ -322,7 +322,7 @@ async def open_app(
             dispatcher=dispatcher,
             sessions=sessions,
             consolidator=consolidator,
-            desk=desk,
+            admin=admin,
             models=models,
             commands=commands,
             context=context,
@@ -417,19 +417,21 @@ def load_skills(
         )
         for name, entry in config.skills.entries.items()
     }
-    return SkillsLoader(
-        workspace,
+    settings = SkillsSettings(
         shared_dir=home.shared_skills,
         extra_dirs=config.skills.load.extra_dirs,
         entries=entries,
         allow_bundled=config.skills.allow_bundled,
         config=config.model_dump(by_alias=True) if entries else {},
-        environ=environ,
-        which=lambda program: sandbox.which(program, view),
         watch=config.skills.load.watch,
-        reserved_commands=RESERVED,
         cap=config.skills.catalogue_tokens,
         catalogue=home.skills_catalogue,
+    )
+    return SkillsLoader(
+        workspace,
+        settings=settings,
+        environ=environ,
+        which=lambda program: sandbox.which(program, view),
         off=off,
         clock=clock,
     )

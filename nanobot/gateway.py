@@ -99,14 +99,15 @@ def build_channels(app: App) -> dict[str, Channel]:
     telegram = app.config.channels.telegram
     if telegram.enabled:
         from nanobot.channels.telegram.channel import TelegramChannel
+        from nanobot.channels.telegram.connections import Time
 
         channels["telegram"] = TelegramChannel(
             telegram,
             gate=Gate(telegram.allow_from),
             intake=app.bus,
             menu=app.commands.menu,
-            clock=app.clock,
             tls=app.tls.context,
+            time=Time(app.clock),
         )
     return channels
 

@@ -28,7 +28,7 @@ from nanobot.prompts import render
 from nanobot.prompts.excerpt import BOOTSTRAP_FILES, FILE_CAP, MEMORY, excerpt, too_long
 from nanobot.session.entries import Entry, EntryKind
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsSnapshot
+from nanobot.skills.eligibility import SkillsSnapshot
 from nanobot.tools.images import without_past_pictures
 from nanobot.tools.registry import ToolRegistry
 

@@ -61,8 +61,8 @@ from nanobot.session.entries import (
 )
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import ModelCall
-from nanobot.skills import SkillsSnapshot
 from nanobot.skills.commands import instruction_or_text, skill_call
+from nanobot.skills.eligibility import SkillsSnapshot
 from nanobot.tools.images import Attached, Pictures, as_shown, has_pictures, without_past_pictures
 from nanobot.tools.registry import ToolRegistry, ToolResult, cut_off
 

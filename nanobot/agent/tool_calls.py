@@ -25,8 +25,8 @@ from nanobot.session.entries import (
     result_draft,
 )
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsSnapshot
 from nanobot.skills.commands import SkillCall
+from nanobot.skills.eligibility import SkillsSnapshot
 from nanobot.tools.registry import ToolResult
 
 LAST_TURN = 1_000_000
@@ -102,7 +102,7 @@ async def recovered_calls(
         asked_by = next(
             entry.inbound_id for entry in reversed(entries) if entry.kind is EntryKind.ASSISTANT
         )
-        known = await profile.tools.aftermath(call, asked_by)
+        known = await profile.tools.recovered_call(call, asked_by)
         text = render.interrupted() if known is None else known
         drafts.append(result_draft(inbound, call, text, ToolOutput(text), ok=known is not None))
     return drafts

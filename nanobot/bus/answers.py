@@ -1,10 +1,9 @@
-"""What becomes of a turn's answer, by the rule that came with its inbound."""
+"""Turns an answer into messages, by the answer rule that came with its inbound."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nanobot.agent.loop import NO_ANSWER
 from nanobot.agent.turn import TurnResult
@@ -22,29 +21,19 @@ from nanobot.prompts import render
 SILENT_TOKEN = "HEARTBEAT_OK"
 
 
-@dataclass(frozen=True, slots=True)
-class Consequences:
-    """What is committed together with a turn's result."""
-
-    outbounds: Sequence[OutboundMessage] = ()
-    posts: Sequence[InboundMessage] = ()
-
-
-def consequences(inbound: InboundMessage, result: TurnResult) -> Consequences:
-    """The outbound or inbound messages that the answer of a turn turns into."""
-    if not result.answer and inbound.answer.kind is not AnswerKind.REPORT:
-        return Consequences()
-    match inbound.answer.kind:
-        case AnswerKind.REPLY:
-            return Consequences(outbounds=(_answer(inbound, result),))
-        case AnswerKind.REPLY_UNLESS_SILENT:
-            if is_silent(result.answer):
-                return Consequences()
-            return Consequences(outbounds=(_answer(inbound, result),))
-        case AnswerKind.REPORT:
-            return Consequences(posts=(report(inbound, result),))
-        case AnswerKind.TERMINAL | AnswerKind.NOTHING:
-            return Consequences()
+def answer_messages(
+    inbound: InboundMessage, result: TurnResult
+) -> tuple[tuple[OutboundMessage, ...], tuple[InboundMessage, ...]]:
+    """The outbounds and the inbounds that the answer of a turn turns into."""
+    kind = inbound.answer.kind
+    if kind is AnswerKind.REPORT:
+        return (), (report(inbound, result),)
+    is_said = kind is AnswerKind.REPLY or (
+        kind is AnswerKind.REPLY_UNLESS_SILENT and not is_silent(result.answer)
+    )
+    if not result.answer or not is_said:
+        return (), ()
+    return (_answer(inbound, result),), ()
 
 
 def report(task: InboundMessage, result: TurnResult, failure: str = "") -> InboundMessage:
@@ -53,22 +42,22 @@ def report(task: InboundMessage, result: TurnResult, failure: str = "") -> Inbou
     It is answered as that turn's would be, on the same person's authority, and is no more to be
     trusted than what the subagent has read. ``failure`` says why there is no result.
     """
-    errand = task.errand
-    assert errand is not None, "only a subagent's task is answered by a report"
+    parent = task.parent
+    assert parent is not None, "only a subagent's task is answered by a report"
     ending = failure or (result.ending and f"stopped, since {result.ending}") or "finished"
     text = result.answer or "(It said nothing.)"
     if result.trust is Trust.UNTRUSTED:
-        text = fence(text, source=f"subagent {errand.label}")
+        text = fence(text, source=f"subagent {parent.label}")
     return replace(
         task,
-        content=render.subagent_report(label=errand.label, ending=ending, text=text),
+        content=render.subagent_report(label=parent.label, ending=ending, text=text),
         id=f"{task.id}:done",
         sender_name="subagent",
         trust=result.trust,
-        profile=errand.profile,
-        answer=replace(errand.answer, note=""),
-        session=errand.session,
-        model=errand.model,
+        profile=parent.profile,
+        answer=replace(parent.answer, note=""),
+        session=parent.session,
+        model=parent.model,
     )
 
 

@@ -11,7 +11,8 @@ from datetime import timedelta
 from loguru import logger
 
 from nanobot.bus.backlog import Backlog
-from nanobot.bus.bus import MessageBus, Piece, PieceState, Undelivered
+from nanobot.bus.bus import MessageBus
+from nanobot.bus.outbox import Piece, PieceState, Undelivered
 from nanobot.core.errors import ChannelRetryLater, StoreError, Undeliverable
 from nanobot.core.messages import OutboundMessage
 from nanobot.core.ports import Channel, Clock
@@ -56,7 +57,7 @@ class DeliveryWorker:
 
     async def recover(self) -> None:
         """Take up what a former process left undelivered. Call once, before anything is queued."""
-        chats = map(self._chat, await self.bus.chats_waiting(self.channel.name))
+        chats = map(self._chat, await self.bus.outbox.chats_waiting(self.channel.name))
         await asyncio.gather(*(chat.backlog.recover() for chat in chats))
 
     def waiting(self) -> int:
@@ -128,7 +129,7 @@ class _Chat:
         self._key = key
         self._mail = asyncio.Event()
         self.backlog: Backlog[Undelivered] = Backlog(
-            lambda after, limit: worker.bus.undelivered(
+            lambda after, limit: worker.bus.outbox.undelivered(
                 worker.channel.name, key, after=after, limit=limit
             ),
             self._recovered,
@@ -191,7 +192,7 @@ class _Chat:
         """Try once; False when it is to be tried again. Raises StoreError."""
         worker, bus, message = self._worker, self._worker.bus, delivery.message
         if worker.monotonic() >= delivery.expires_at:
-            await bus.bury(message.id, "it could not be delivered in time")
+            await bus.outbox.dead_letter(message.id, "it could not be delivered in time")
             return True
         try:
             async with worker.slots:
@@ -201,7 +202,7 @@ class _Chat:
             logger.bind(outbound=message.id).error(
                 "{} will not take a message, now a dead letter: {}", worker.channel.name, error
             )
-            await bus.bury(message.id, str(error))
+            await bus.outbox.dead_letter(message.id, str(error))
             return True
         except ChannelRetryLater as error:
             reason, after = str(error), error.after or 0.0
@@ -218,7 +219,7 @@ class _Chat:
             *(worker.channel.name, delay, reason),
         )
         until = worker.clock() + timedelta(seconds=delay)
-        await self._note(bus.retry_at(message.id, until, reason))
+        await self._note(bus.outbox.retry_at(message.id, until, reason))
         return False
 
     async def _note(self, write: Awaitable[None]) -> None:
@@ -241,14 +242,14 @@ class _Chat:
         if not pieces:
             payloads = await self._rendered(message)
             if not payloads:
-                await bus.nothing_to_send(message.id)
+                await bus.outbox.nothing_to_send(message.id)
                 return
-            await bus.plan(message.id, payloads)
+            await bus.outbox.plan(message.id, payloads)
             pieces.extend(Piece(payload, PieceState.QUEUED) for payload in payloads)
             pieces[0] = Piece(payloads[0], PieceState.ATTEMPTING)
             begun = True
         elif all(piece.state is PieceState.SENT for piece in pieces) and not delivery.unnoted:
-            await bus.nothing_to_send(message.id)
+            await bus.outbox.nothing_to_send(message.id)
             return
         for number, piece in enumerate(pieces):
             if piece.state is not PieceState.SENT:
@@ -256,7 +257,7 @@ class _Chat:
                 await self._send_piece(message, delivery, number, fresh=fresh)
             if number in delivery.unnoted:
                 last = number == len(pieces) - 1
-                await bus.sent(message.id, number, delivery.unnoted[number], last=last)
+                await bus.outbox.sent(message.id, number, delivery.unnoted[number], last=last)
                 del delivery.unnoted[number]
 
     async def _send_piece(
@@ -267,7 +268,7 @@ class _Chat:
         payload = pieces[number].payload
         again = pieces[number].state is PieceState.ATTEMPTING and not fresh
         if pieces[number].state is PieceState.QUEUED:
-            await bus.attempting(message.id, number)
+            await bus.outbox.attempting(message.id, number)
             pieces[number] = Piece(payload, PieceState.ATTEMPTING)
         try:
             async with asyncio.timeout(SEND_LIMIT_S):
@@ -280,7 +281,7 @@ class _Chat:
             maybe_sent = isinstance(error, ChannelRetryLater) and error.maybe_sent
             if not maybe_sent and not again:
                 pieces[number] = Piece(payload, PieceState.QUEUED)
-                await self._note(bus.not_sent(message.id, number))
+                await self._note(bus.outbox.not_sent(message.id, number))
             raise
         pieces[number] = Piece(payload, PieceState.SENT)
         delivery.unnoted[number] = platform_id

@@ -74,7 +74,7 @@ class Housekeeper:
 
     async def clean(self) -> None:
         """Remove settled messages and files that are older than they are kept."""
-        if buried := await self._bus.bury_unserved(self._served):
+        if buried := await self._bus.outbox.dead_letter_unserved(self._served):
             logger.error("{} messages are for channels that are not served: dead letters", buried)
         rows = await self._bus.purge(self._rows)
         now = self._clock()

@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,24 +15,24 @@ from loguru import logger
 
 from nanobot import __version__
 from nanobot.agent.loop import NO_ANSWER
-from nanobot.bus.dispatcher import Outcome, TurnStopped
+from nanobot.bus.waiters import AskResult, TurnStopped
 from nanobot.channels import socket_protocol as protocol
 from nanobot.core.errors import ConfigError, ProviderError
 from nanobot.core.events import Emit, Event
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Media, Role, new_id
 from nanobot.store.home import Home, short_name
 
-Ask: TypeAlias = Callable[[InboundMessage, Emit], Awaitable[Outcome]]
+Ask: TypeAlias = Callable[[InboundMessage, Emit], Awaitable[AskResult]]
 RequestHandler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Answers one kind of request; both sides are JSON objects."""
 
 _END = b""
 
 HELLO_S = 10.0
-"""How long a client that has connected may say nothing."""
+"""Seconds within which a client has to send its hello."""
 
 ALIVE_S = 5.0
-"""How often a client that waits for an answer is told that there still is somebody."""
+"""Seconds between the ``alive`` lines to a client that waits for an answer."""
 
 
 class ConsoleServer:
@@ -69,7 +70,7 @@ class ConsoleServer:
             os.umask(mask)
 
     async def close(self) -> None:
-        """Stop listening and hang up; what clients wait for stays as it is in the inbox."""
+        """Stop listening and disconnect all clients; their questions stay in the inbox."""
         if self._server is None:
             return
         self._server.close()
@@ -88,9 +89,9 @@ class ConsoleServer:
         except (ConnectionError, asyncio.IncompleteReadError):
             logger.debug("a client hung up")
         except TimeoutError:
-            logger.debug("a client said nothing and was hung up on")
+            logger.debug("a client sent no hello and was disconnected")
         except ValueError as error:
-            logger.warning("a client sent what cannot be read: {}", error)
+            logger.warning("a client sent a line that cannot be read: {}", error)
         finally:
             self._clients.discard(task)
             writer.close()
@@ -116,7 +117,8 @@ class ConsoleServer:
                 case "status":
                     writer.write(protocol.line("status", await self._status()))
                 case _ if name in self._answers:
-                    answer = await _saying_alive(self._answers[name](content), writer)
+                    async with _saying_alive(writer):
+                        answer = await self._answers[name](content)
                     writer.write(protocol.line(name, answer))
                 case _:
                     pass  # a stop that came after its turn had ended
@@ -155,52 +157,47 @@ class ConsoleServer:
                 writer.write(protocol.event_line(event))
 
         asking = asyncio.ensure_future(self._ask(inbound, emit))
-        living = asyncio.ensure_future(_say_alive(writer))
         try:
-            while not asking.done():
-                listening = asyncio.ensure_future(reader.readline())
-                await asyncio.wait({asking, listening}, return_when=asyncio.FIRST_COMPLETED)
-                if not listening.done():
-                    listening.cancel()
-                    await asyncio.wait({listening})
-                    break
-                asking.cancel()
-                await asyncio.wait({asking})
-                if listening.result() == _END:
-                    return
+            async with _saying_alive(writer):
+                while not asking.done():
+                    listening = asyncio.ensure_future(reader.readline())
+                    await asyncio.wait({asking, listening}, return_when=asyncio.FIRST_COMPLETED)
+                    if not listening.done():
+                        listening.cancel()
+                        await asyncio.wait({listening})
+                        break
+                    asking.cancel()
+                    await asyncio.wait({asking})
+                    if listening.result() == _END:
+                        return
         except asyncio.CancelledError:
             asking.cancel()
             await asyncio.wait({asking})
             raise
-        finally:
-            living.cancel()
-            await asyncio.wait({living})
-        outcome = Outcome(error=TurnStopped("stopped")) if asking.cancelled() else asking.result()
+        outcome = AskResult(error=TurnStopped("stopped")) if asking.cancelled() else asking.result()
         writer.write(protocol.reply_line(reply_of(outcome)))
 
 
-async def _saying_alive(
-    answer: Awaitable[Mapping[str, Any]], writer: asyncio.StreamWriter
-) -> Mapping[str, Any]:
-    """What may take minutes, with the client told that somebody works on it."""
-    living = asyncio.ensure_future(_say_alive(writer))
+@asynccontextmanager
+async def _saying_alive(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    """Send ``alive`` lines meanwhile: they tell a waiting client that the process is not frozen."""
+
+    async def say() -> None:
+        while True:
+            await asyncio.sleep(ALIVE_S)
+            if writer.transport.get_write_buffer_size() < protocol.LINE_LIMIT:
+                writer.write(protocol.line("alive", True))
+
+    saying = asyncio.ensure_future(say())
     try:
-        return await answer
+        yield
     finally:
-        living.cancel()
-        await asyncio.wait({living})
-
-
-async def _say_alive(writer: asyncio.StreamWriter) -> None:
-    """Tell a waiting client apart from a process that is frozen; a client skips these lines."""
-    while True:
-        await asyncio.sleep(ALIVE_S)
-        if writer.transport.get_write_buffer_size() < protocol.LINE_LIMIT:
-            writer.write(protocol.line("alive", True))
+        saying.cancel()
+        await asyncio.wait({saying})
 
 
 def inbound_of(question: protocol.Question) -> InboundMessage:
-    """What the owner types at a terminal, as an inbound that is answered there."""
+    """A question from a terminal as an inbound of the owner's that is answered there."""
     key = question.session_key
     return InboundMessage(
         "cli",
@@ -217,7 +214,7 @@ def inbound_of(question: protocol.Question) -> InboundMessage:
     )
 
 
-def reply_of(outcome: Outcome) -> protocol.Reply:
+def reply_of(outcome: AskResult) -> protocol.Reply:
     """An outcome as the client is told it."""
     match outcome.error:
         case None if outcome.answer == NO_ANSWER:

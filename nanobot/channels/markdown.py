@@ -1,8 +1,8 @@
-"""Markdown, as models write it, rendered to formatted text or to plain text.
+"""Models' Markdown rendered to formatted text or to plain text.
 
 CommonMark with GitHub's tables, task lists and strikethrough, and with ``||spoilers||``. HTML is
-text like any other. What the output cannot express stays readable: images become links, tables
-code, links whose target a platform would refuse are spelled out.
+shown as text. What the output cannot express stays readable: images become links, tables
+become code, links whose target a platform would refuse are spelled out.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _parser() -> MarkdownIt:
 
 
 def _keep_deepest(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Take what is nested too deeply as a paragraph; the parser would leave it out."""
+    """Make a paragraph of what is nested too deeply; the parser would drop it."""
     if silent or state.level < state.md.options.maxNesting - 2:
         return False
     line = start
@@ -124,7 +124,7 @@ def _keep_deepest(state: StateBlock, start: int, end: int, silent: bool) -> bool
 
 
 def _keep_bare_url(state: StateInline, silent: bool) -> bool:
-    """Pass over a bare address, lest its underscores and tildes become formatting."""
+    """Keep a bare address as text; its underscores and tildes are no formatting."""
     if state.src[state.pos] != ":":
         return False
     if not state.src[max(state.pos - 5, 0) : state.pos].lower().endswith(("http", "https")):
@@ -142,9 +142,9 @@ def _keep_bare_url(state: StateInline, silent: bool) -> bool:
 
 
 def _mark_spoilers(state: StateInline, silent: bool) -> bool:
-    """Note each ``||`` as a possible begin or end of a spoiler.
+    """Mark each ``||`` as a possible begin or end of a spoiler.
 
-    As with ``_``, a mark inside a word does not count: ``a||b`` is an operator.
+    As with ``_``, a mark inside a word does not count: in ``a||b`` it is an operator.
     """
     from markdown_it.rules_inline.state_inline import Delimiter
 
@@ -170,7 +170,7 @@ def _mark_spoilers(state: StateInline, silent: bool) -> bool:
 
 
 def _open_and_close_spoilers(state: StateInline) -> None:
-    """Turn the pairs among the marks into tokens."""
+    """Turn pairs of marks into tokens."""
     lists: list[list[Delimiter]] = [state.delimiters]
     lists += [meta["delimiters"] for meta in state.tokens_meta if meta and "delimiters" in meta]
     for delimiters in lists:
@@ -183,7 +183,7 @@ def _open_and_close_spoilers(state: StateInline) -> None:
 
 
 def _unused_definitions(tokens: Sequence[Token], env: dict[str, Any]) -> list[tuple[int, int]]:
-    """The lines (begin, end) of link definitions that no link uses: text in the shape of one."""
+    """The lines (begin, end) of link definitions that no link uses; they are shown as text."""
     references: dict[str, Any] = env.get("references", {})
     if not references:
         return []
@@ -209,7 +209,7 @@ def _with_descendants(token: Token) -> Iterator[Token]:
 
 @dataclass(slots=True)
 class _Prefix:
-    """What a list item or an inner quotation puts before its first line, and before the others."""
+    """The text before the first line of a list item or inner quotation, and before the others."""
 
     first: str
     rest: str
@@ -263,7 +263,7 @@ class _Writer:
                 case "heading_close":
                     self._close_style(EntityKind.BOLD)
                 case "paragraph_open":
-                    # The text that follows decides whether its item is a task.
+                    # A check box at its start makes the list item a task.
                     inline = next(remaining)
                     children = self._without_check_box(inline.children or [])
                     self._begin_block(_lines_of(token))
@@ -298,7 +298,7 @@ class _Writer:
         self._write_definitions(len(self._lines))
 
     def _begin_block(self, lines: tuple[int, int], *, is_empty: bool = False) -> None:
-        """Separate a block from what precedes as its source does, and write its prefixes."""
+        """Separate a block from the one before as its source does, and write its prefixes."""
         self._write_definitions(lines[0])
         self._separate(lines)
         if self._quotes and self._quote_start is None:
@@ -307,7 +307,7 @@ class _Writer:
         self._write(prefix.rstrip() if is_empty else prefix)
 
     def _begin_code(self, lines: tuple[int, int]) -> None:
-        """The same for code, which stands on lines of its own outside of any quotation."""
+        """As ``_begin_block``, for code: on lines of its own, outside of any quotation."""
         self._write_definitions(lines[0])
         if any(prefix.first and not prefix.is_used for prefix in self._prefixes):
             self._begin_block((lines[0], lines[0]), is_empty=True)
@@ -321,7 +321,7 @@ class _Writer:
         self._last_line = end
 
     def _line_prefix(self) -> str:
-        """What the next line begins with; a marker is due once."""
+        """The text that the next line begins with; a marker is written once."""
         parts = [prefix.rest if prefix.is_used else prefix.first for prefix in self._prefixes]
         for prefix in self._prefixes:
             prefix.is_used = True
@@ -354,7 +354,7 @@ class _Writer:
         if self._quotes > 1 or not self._with_entities:
             self._prefixes.append(_Prefix("> ", "> "))
             return
-        # The platform indents a quotation itself; only a marker that is still due moves into it.
+        # The platform indents a quotation itself; only a marker not written yet moves into it.
         marker = "".join(prefix.first for prefix in self._prefixes if not prefix.is_used)
         for prefix in self._prefixes:
             prefix.is_used = True
@@ -439,7 +439,7 @@ class _Writer:
 
     def _write_code(self, code: str) -> None:
         if self._link is not None or EntityKind.SPOILER in self._styles:
-            # One of the two has to give way, and a spoiler must hide what it holds.
+            # Telegram allows no code within links and spoilers; a spoiler must hide its content.
             self._write(code)
             return
         for kind, (_, begin) in self._styles.items():
@@ -505,7 +505,7 @@ def _plain(children: Sequence[Token]) -> str:
 
 
 def _language_of(info: str) -> tuple[str | None, str]:
-    """The language that a fence names, and the code that stands on the fence's own line."""
+    """The language that a fence names, and code that stands on the fence's own line."""
     word, _, rest = info.strip().partition(" ")
     if word and _LANGUAGE.fullmatch(word) is None:
         return None, "" if _ATTRIBUTES.match(word) else f"{info.strip()}\n"
@@ -514,7 +514,7 @@ def _language_of(info: str) -> tuple[str | None, str]:
 
 
 def _readable_target(url: str) -> str:
-    """A link's target as one would write it; nothing for what leads nowhere outside its page."""
+    """A link's target for reading; "" for one that leads nowhere outside its page."""
     if url.startswith(("#", "data:")):
         return ""
     text: str = _parser().normalizeLinkText(url)
@@ -537,7 +537,7 @@ def _cells_beyond(columns: int, line: str) -> list[str]:
 
 
 def _laid_out(rows: list[list[str]], alignments: list[str]) -> Iterator[str]:
-    """The lines of a table, its columns padded to one width unless that would swell it."""
+    """The lines of a table, its columns padded to one width unless it would get too long."""
     sizes = [[_width(cell) for cell in row] for row in rows]
     columns = max(len(row) for row in rows)
     alignments = alignments + [""] * (columns - len(alignments))

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from loguru import logger
 
-from nanobot.bus.bus import Poison
-from nanobot.config.schema import ChannelsConfig, PluginChannelConfig
+from nanobot.bus.inbox import Poison
+from nanobot.config.schema import ChannelsConfig
 from nanobot.core.errors import ConfigError
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import Channel, Clock
@@ -32,10 +32,10 @@ _PORT = ("run", "wait_ready", "pieces", "send", "began", "ended", "state", "aclo
 
 
 class Intake(Protocol):
-    """Takes messages in; what it returned from is on the disk.
+    """Takes messages in: once a method returns, what it accepted is stored durably.
 
     ``post_all`` waits until there is room for all and returns those that were new; ``post_now``
-    waits for nothing and returns those for which there is no room.
+    does not wait and returns those for which there is no room.
     """
 
     async def post_all(
@@ -49,7 +49,7 @@ class Intake(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChannelHost:
-    """What a channel of another package is given.
+    """What the constructor of a channel in another package gets.
 
     ``settings`` are the keys of its section beside ``enabled`` and ``allowFrom``, as they are
     written there. ``gate`` is to be asked before a message is built; ``intake`` takes it in.
@@ -66,7 +66,7 @@ class ChannelHost:
     folder: Path
 
     def data_dir(self) -> Path:
-        """A private folder for what the channel keeps; made when it is first asked for."""
+        """A private folder for the channel's own data; made on first use."""
         for place in (self.folder.parent, self.folder):
             place.mkdir(mode=0o700, exist_ok=True)
         return self.folder
@@ -89,8 +89,8 @@ def plugin_channels(
 ) -> dict[str, Channel]:
     """The enabled channels of other packages, by name.
 
-    Raises ConfigError for one that cannot be loaded: somebody expects it to answer. Imports other
-    people's modules: blocks.
+    Raises ConfigError for one that cannot be loaded: somebody expects it to answer. Blocks while
+    the packages are imported.
     """
     return {
         name: _loaded(
@@ -105,12 +105,9 @@ def plugin_channels(
                 folder=home.plugins / file_name(name),
             )
         )
-        for name, section in _enabled(config)
+        for name, section in sorted(config.plugins.items())
+        if section.enabled
     }
-
-
-def _enabled(config: ChannelsConfig) -> list[tuple[str, PluginChannelConfig]]:
-    return sorted((name, section) for name, section in config.plugins.items() if section.enabled)
 
 
 def _loaded(host: ChannelHost) -> Channel:

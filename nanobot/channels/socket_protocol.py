@@ -2,8 +2,8 @@
 
 Each line is one JSON object with one key that names it. The client opens with ``hello``, the
 server answers with ``hello`` or ``refused``. Then the client sends ``ask``, ``stop``, ``status``,
-or a request (``letters``, ``context``, ``desk``); the server sends any number of ``event`` and at
-last ``outcome``, or an answer of the same name. While the client waits for one it is sent
+or a request (``dead_letters``, ``context``, ``admin``); the server sends any number of ``event``
+and at last ``outcome``, or an answer of the same name. While the client waits for one it is sent
 ``alive`` every few seconds.
 """
 

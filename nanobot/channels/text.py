@@ -37,37 +37,21 @@ _GRAPHEME_REACH = 128
 
 
 class EntityKind(StrEnum):
-    """The Bot API's ``MessageEntity.type`` of each formatting we make."""
+    """Formatting, by the Bot API's ``MessageEntity.type``; the outer kinds come first."""
 
+    BLOCKQUOTE = "blockquote"
+    EXPANDABLE_BLOCKQUOTE = "expandable_blockquote"
+    PRE = "pre"
+    TEXT_LINK = "text_link"
+    SPOILER = "spoiler"
     BOLD = "bold"
     ITALIC = "italic"
     UNDERLINE = "underline"
     STRIKETHROUGH = "strikethrough"
-    SPOILER = "spoiler"
     CODE = "code"
-    PRE = "pre"
-    TEXT_LINK = "text_link"
-    BLOCKQUOTE = "blockquote"
-    EXPANDABLE_BLOCKQUOTE = "expandable_blockquote"
 
 
-_RANK = {
-    kind: rank
-    for rank, kind in enumerate(
-        (
-            EntityKind.BLOCKQUOTE,
-            EntityKind.EXPANDABLE_BLOCKQUOTE,
-            EntityKind.PRE,
-            EntityKind.TEXT_LINK,
-            EntityKind.SPOILER,
-            EntityKind.BOLD,
-            EntityKind.ITALIC,
-            EntityKind.UNDERLINE,
-            EntityKind.STRIKETHROUGH,
-            EntityKind.CODE,
-        )
-    )
-}
+_RANK = {kind: rank for rank, kind in enumerate(EntityKind)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +92,7 @@ def utf16_length(text: str) -> int:
 
 
 def cleaned(text: str) -> str:
-    """``text`` without what platforms refuse or hide content with.
+    """``text`` without characters that platforms refuse or that hide content.
 
     Control characters (NUL among them) and bidirectional overrides go, line ends become ``\\n``,
     surrogate pairs become their character and lone surrogates U+FFFD.
@@ -119,7 +103,7 @@ def cleaned(text: str) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Whether ``text`` shows nothing, so that Telegram would refuse it as empty."""
+    """Whether ``text`` shows nothing: Telegram would refuse it as empty."""
     return _VISIBLE.search(text) is None
 
 
@@ -206,7 +190,7 @@ def _piece(text: str, units: _Units, start: int, end: int, spans: Iterable[Span]
 
 
 class _Intervals:
-    """Disjoint intervals in order, with the question whether a cut would fall inside one."""
+    """Disjoint intervals in order; finds the one that a cut would divide."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []
@@ -219,13 +203,13 @@ class _Intervals:
             self.ends.append(span.end)
 
     def begin_of_cut(self, point: int) -> int | None:
-        """The begin of the interval that a cut before ``point`` would cut, or None."""
+        """The begin of the interval that a cut before ``point`` would divide, or None."""
         index = bisect_left(self.starts, point) - 1
         return self.starts[index] if index >= 0 and point < self.ends[index] else None
 
 
 _Finder: TypeAlias = Callable[[int, int], int]
-"""Gives the last boundary of a sort between two code points, both included, or -1."""
+"""Finds the last boundary of one kind between two code points, both included, or -1."""
 
 
 class _Splitter:
@@ -338,7 +322,7 @@ class _Splitter:
         return self._between_graphemes(start, room)
 
     def _boundary(self, low: int, high: int, avoid: tuple[_Intervals, ...]) -> int | None:
-        """The last boundary of the best sort between ``low`` and ``high`` that cuts no entity."""
+        """The last boundary of the best kind between ``low`` and ``high`` that cuts no entity."""
         finders: tuple[_Finder, ...] = (
             self._last_paragraph,
             self._last_line,
@@ -365,7 +349,7 @@ class _Splitter:
         return self._text.rfind("\n", low, high + 1)
 
     def _last_word(self, low: int, high: int) -> int:
-        return max(self._text.rfind(" ", low, high + 1), self._text.rfind("\n", low, high + 1))
+        return max(self._text.rfind(" ", low, high + 1), self._last_line(low, high))
 
     def _last_sentence(self, low: int, high: int) -> int:
         wide = max(self._text.rfind(end, low - 1, high) for end in _WIDE_SENTENCE_ENDS) + 1

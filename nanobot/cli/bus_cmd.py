@@ -22,7 +22,7 @@ _JSON = typer.Option(False, "--json", help="Print it as JSON.")
 
 
 @bus_app.command(name="list")
-def list_letters(context: typer.Context, as_json: bool = _JSON) -> None:
+def list_dead_letters(context: typer.Context, as_json: bool = _JSON) -> None:
     """Show what waits, and the dead letters: what will not be tried again by itself."""
     answer = _ask(context.obj, {"do": "list"})
     if as_json:
@@ -65,7 +65,7 @@ def _change(
     from nanobot.bus.dead_letters import ALL
 
     if bool(names) == everything:
-        raise typer.BadParameter("name the letters as `nanobot bus list` shows them, or say --all")
+        raise typer.BadParameter("name the letters as `nanobot bus list` does, or say --all")
     answer = _ask(context.obj, {"do": what, "names": [ALL] if everything else names})
     if as_json:
         typer.echo(json.dumps(answer, ensure_ascii=False, indent=2))
@@ -87,7 +87,7 @@ def _ask(cli: CliContext, request: dict[str, Any]) -> dict[str, Any]:
     talk = SocketTalk.connect(cli.home)
     if talk is not None:
         with talk:
-            return talk.request("letters", request)
+            return talk.request("dead_letters", request)
     with HomeLock(cli.home, "bus command") as lock:
         lock.take()
         return _from_disk(cli, request)
@@ -99,18 +99,17 @@ def _from_disk(cli: CliContext, request: dict[str, Any]) -> dict[str, Any]:
 
     from nanobot.app import now
     from nanobot.bus.bus import MessageBus
-    from nanobot.bus.dead_letters import handle_letters
     from nanobot.store.database import Database
 
     async def answer() -> dict[str, Any]:
         with closing(Database(cli.home.database)) as database:
-            return await handle_letters(MessageBus(database, now), request)
+            return await MessageBus(database, now).dead_letters.answer(request)
 
     return asyncio.run(answer())
 
 
 def _sentence(letter: dict[str, Any]) -> str:
-    """A letter in a line."""
+    """A dead letter in a line."""
     from datetime import datetime
 
     at = f"{datetime.fromisoformat(letter['at']).astimezone():%Y-%m-%d %H:%M}"

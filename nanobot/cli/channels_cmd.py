@@ -33,7 +33,7 @@ def _group() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChannelRow:
-    """A channel as configured and as the gateway reports it; ``connected`` None: nobody says."""
+    """A channel as configured and as the gateway reports it; ``connected`` None: not reported."""
 
     name: str
     enabled: bool
@@ -43,7 +43,7 @@ class ChannelRow:
     error_at: str
 
     def sentence(self) -> str:
-        """The row in words, with what to do where something is to be done."""
+        """The row as a sentence, with the command that switches a disabled channel on."""
         if not self.enabled and self.connected is None:
             return f"off: `nanobot config set channels.{self.name}.enabled true` switches it on"
         if self.connected is None:
@@ -51,10 +51,13 @@ class ChannelRow:
         state = "connected" if self.connected else "not connected"
         state += f" ({self.detail})" if self.detail else ""
         state += "" if self.enabled else "; off from the gateway's next start on"
-        return f"{state}; last error{self._when()}: {self.last_error}" if self.last_error else state
+        if not self.last_error:
+            return state
+        when = f" ({self.error_at})" if self.error_at else ""
+        return f"{state}; last error{when}: {self.last_error}"
 
     def document(self) -> dict[str, Any]:
-        """The row as JSON has it."""
+        """The row for ``--json``."""
         return {
             "name": self.name,
             "enabled": self.enabled,
@@ -63,9 +66,6 @@ class ChannelRow:
             "lastError": self.last_error,
             "errorAt": self.error_at or None,
         }
-
-    def _when(self) -> str:
-        return f" ({self.error_at})" if self.error_at else ""
 
 
 @channels_app.command(name="status")
@@ -114,12 +114,12 @@ def channel_rows(
 
 
 def _row(name: str, *, is_enabled: bool, said: Mapping[str, Any] | None) -> ChannelRow:
-    if said is None:
-        return ChannelRow(name, is_enabled, None, "", "", "")
+    connected = None if said is None else bool(said.get("connected"))
+    said = said or {}
     return ChannelRow(
         name,
         is_enabled,
-        bool(said.get("connected")),
+        connected,
         _clean(said.get("detail")),
         _clean(said.get("lastError")),
         _local(said.get("errorAt")),
@@ -136,7 +136,7 @@ def _local(moment: Any) -> str:
 
 
 def _table(rows: Iterable[ChannelRow]) -> list[str]:
-    """Aligned columns under their headings; the last one may be long."""
+    """Aligned columns under their headings."""
     words = {True: "yes", False: "no", None: "-"}
     cells = [("CHANNEL", "ENABLED", "CONNECTED", "DETAIL", "LAST ERROR")]
     for row in rows:

@@ -1,4 +1,4 @@
-"""``nanobot config``: where the configuration is, what it says, and changing it."""
+"""``nanobot config``: show, check and change the configuration."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def show(
     as_json: _Json = False,
 ) -> None:
     """Print what is set, with secrets masked."""
-    from nanobot.config.loader import load_config
-    from nanobot.config.masking import displayed, displayed_changes
+    from nanobot.config.load import load_config
+    from nanobot.config.show import displayed, displayed_changes
 
     context = _context(ctx)
     loaded = load_config(context.home.config_file, context.environ)
@@ -54,8 +54,8 @@ def show(
 def get(ctx: typer.Context, key: _Key, reveal: _Reveal = False, as_json: _Json = False) -> None:
     """Print the value of one key."""
     from nanobot.config.keys import resolve, split
-    from nanobot.config.loader import load_config
-    from nanobot.config.masking import lookup
+    from nanobot.config.load import load_config
+    from nanobot.config.show import lookup
 
     context = _context(ctx)
     names = split(key)
@@ -75,11 +75,11 @@ def set_(
     ],
 ) -> None:
     """Change one key, keeping a copy of the file."""
-    from nanobot.cli.config_file import set_value
+    from nanobot.cli.config_file import set_values
 
     context = _context(ctx)
     raw = sys.stdin.read().strip() if value == "-" else value
-    change = set_value(context.home.config_file, key, raw, context.environ)
+    change = set_values(context.home.config_file, [(key, raw)], context.environ)
     _warn(change.warnings)
     typer.echo(f"{change.keys[0]} is set in {context.home.config_file}")
     if change.backup is not None:
@@ -89,8 +89,8 @@ def set_(
 @config_app.command()
 def check(ctx: typer.Context, as_json: _Json = False) -> None:
     """Say whether all is valid (else exit code 2)."""
-    from nanobot.config.compat import config_hints
-    from nanobot.config.loader import load_config
+    from nanobot.config.compat import config_warnings
+    from nanobot.config.load import load_config
 
     context = _context(ctx)
     file = context.home.config_file
@@ -102,7 +102,7 @@ def check(ctx: typer.Context, as_json: _Json = False) -> None:
         report = {"ok": False, "path": str(file), "problems": str(error).splitlines()}
         typer.echo(_json(report, indent=2))
         raise typer.Exit(2) from None
-    hints = config_hints(loaded.config)
+    hints = config_warnings(loaded.config)
     if as_json:
         report = {
             "ok": True,

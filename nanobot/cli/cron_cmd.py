@@ -1,4 +1,4 @@
-"""``nanobot cron``: the jobs of this home, whether a gateway runs or not."""
+"""``nanobot cron``: list and change the jobs, with or without a running gateway."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def list_(
 
     cli: CliContext = context.obj
     now = datetime.now(UTC)
-    content = _edits(cli).file.read()
+    content = _jobs(cli).read()
     last, places = _stored(cli)
     if as_json:
         records = [
@@ -45,7 +45,7 @@ def list_(
         typer.echo("There are no jobs.")
     for problem in content.problems:
         typer.echo(f"nanobot: {problem}", err=True)
-    for path in _edits(cli).file.quarantined():
+    for path in _jobs(cli).quarantined():
         typer.echo(f"A damaged job file is kept as {path}.", err=True)
 
 
@@ -65,7 +65,7 @@ def add(
 ) -> None:
     """Add a job: a task for the assistant, or a reminder."""
     from nanobot.core.errors import JobError
-    from nanobot.cron.jobs import NOT_RUNNING, Payload, Wish, described
+    from nanobot.cron.jobs import NOT_RUNNING, Payload, ScheduleRequest, described
 
     cli: CliContext = context.obj
     if (channel is None) != (to is None):
@@ -82,7 +82,9 @@ def add(
     )
     now = datetime.now(UTC)
     try:
-        job = _edits(cli).add(secrets.token_hex(4), name, Wish(every, cron, at, tz), payload, now)
+        job = _jobs(cli).add(
+            secrets.token_hex(4), name, ScheduleRequest(every, cron, at, tz), payload, now
+        )
     except JobError as error:
         text = str(error).replace("every_seconds", "--every").replace("cron_expr", "--cron")
         raise typer.BadParameter(text) from error
@@ -94,7 +96,7 @@ def add(
 @cron_app.command()
 def remove(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None:
     """Remove a job."""
-    removed = _edits(context.obj).remove(job)
+    removed = _jobs(context.obj).remove(job)
     typer.echo(f"Removed {job} “{removed.title}”.")
 
 
@@ -118,7 +120,7 @@ def run(context: typer.Context, job: str = typer.Argument(metavar="ID")) -> None
     from nanobot.cron.jobs import find
 
     cli: CliContext = context.obj
-    find(_edits(cli).file.load(), job)
+    find(_jobs(cli).load(), job)
     question = Question(f"/cron run {job}", "cli:cron")
     raise typer.Exit(ask_once(cli, question, as_json=False, markdown=False, logs=False))
 
@@ -127,13 +129,13 @@ def _switch(cli: CliContext, job: str, *, enabled: bool) -> None:
     from nanobot.cron.jobs import described
 
     now = datetime.now(UTC)
-    typer.echo(described(_edits(cli).update(job, now, enabled=enabled), now))
+    typer.echo(described(_jobs(cli).update(job, now, enabled=enabled), now))
 
 
-def _edits(cli: CliContext) -> Any:
-    from nanobot.cron.jobs import JobEdits, JobFile
+def _jobs(cli: CliContext) -> Any:
+    from nanobot.cron.jobs import JobFile
 
-    return JobEdits(JobFile(cli.home.cron_jobs))
+    return JobFile(cli.home.cron_jobs)
 
 
 def _gateway_runs(cli: CliContext) -> bool:
@@ -164,11 +166,11 @@ def _next_runs(job: Any, now: datetime) -> list[str]:
 
 
 def _stored(cli: CliContext) -> tuple[dict[str, dict[str, Any]], Any]:
-    """The last run of each job and where jobs deliver to, from the state database, untouched."""
+    """The last run of each job and where jobs deliver to; reads the state database only."""
     import sqlite3
     from dataclasses import asdict
 
-    from nanobot.bus.bus import last_chat_in
+    from nanobot.bus.inbox import last_chat_in
     from nanobot.cron.jobs import Places
     from nanobot.store import job_runs
 

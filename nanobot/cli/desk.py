@@ -25,7 +25,7 @@ def desk(cli: CliContext) -> Iterator[Ask]:
     talk = SocketTalk.connect(cli.home)
     if talk is not None:
         with talk:
-            yield lambda do, **values: _checked(talk.request("desk", {"do": do, **values}))
+            yield lambda do, **values: _checked(talk.request("admin", {"do": do, **values}))
         return
     with HomeLock(cli.home, "memory command") as lock:
         lock.take()
@@ -46,7 +46,7 @@ def _own(cli: CliContext) -> Iterator[Ask]:
         app = runner.run(opening.__aenter__())
         say(app.notice)
         try:
-            yield lambda do, **values: _checked(runner.run(app.desk.answer({"do": do, **values})))
+            yield lambda do, **values: _checked(runner.run(app.admin.answer({"do": do, **values})))
         finally:
             runner.run(opening.__aexit__(None, None, None))
 

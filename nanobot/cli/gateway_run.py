@@ -1,4 +1,4 @@
-"""Running the gateway: the lock, the logs, the signals, the supervisor."""
+"""Run the gateway process: lock, logs, signals, notifications to systemd."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nanobot import __version__, runtime
 from nanobot.app import open_app
 from nanobot.cli.context import CliContext
 from nanobot.cli.setup import load
-from nanobot.config.compat import config_hints
-from nanobot.config.loader import LoadedConfig
-from nanobot.config.masking import all_secrets
+from nanobot.config.compat import config_warnings
+from nanobot.config.load import LoadedConfig
+from nanobot.config.show import all_secrets
 from nanobot.core.errors import ConfigError, GatewayError
 from nanobot.gateway import serve
 from nanobot.logs import log_to_file, log_to_stderr
@@ -25,7 +25,7 @@ from nanobot.store.lock import HomeLock
 
 
 class Notifier:
-    """Sends states to ``NOTIFY_SOCKET``; without one everything here does nothing."""
+    """Sends states to systemd's ``NOTIFY_SOCKET``; does nothing without one."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
@@ -34,7 +34,7 @@ class Notifier:
     def tell(self, state: str) -> None:
         """Send one state, such as ``READY=1``.
 
-        A supervisor that does not read, or has gone, neither holds the event loop up nor ends us.
+        A supervisor that does not read or is gone neither blocks the event loop nor ends us.
         """
         if not self._address:
             return
@@ -47,7 +47,7 @@ class Notifier:
                 logger.warning("the supervisor could not be told {}: {}", state, error)
 
     async def feed_watchdog(self) -> None:
-        """Say that the event loop is alive, twice in each interval the supervisor allows."""
+        """Report that the event loop is alive, twice in each interval the supervisor allows."""
         while self._interval_us:
             self.tell("WATCHDOG=1")
             await asyncio.sleep(self._interval_us / 2_000_000)
@@ -65,13 +65,13 @@ def run(cli: CliContext, *, verbose: bool) -> None:
     with HomeLock(cli.home, "gateway") as lock:
         _acquire(lock, cli)
         log_to_file(cli.home, all_secrets(loaded.config), verbose=verbose)
-        for hint in config_hints(loaded.config):
+        for hint in config_warnings(loaded.config):
             logger.warning("{}", hint)
         runtime.run(_serve(cli, loaded))
 
 
 def _acquire(lock: HomeLock, cli: CliContext) -> None:
-    """Take the home; a one-shot or REPL that has it is waited for, a gateway is not."""
+    """Take the home's lock; wait for a one-shot or REPL, fail if a gateway has it."""
     told = False
     while not lock.acquire():
         holder = lock.holder()
@@ -100,7 +100,9 @@ async def _serve(cli: CliContext, loaded: LoadedConfig) -> None:
             if app.notice:
                 logger.info("{}", app.notice)
             if app.database.quarantined is not None:
-                logger.error("the former state is kept as {}", app.database.quarantined)
+                logger.error(
+                    "the state database was damaged; it is kept as {}", app.database.quarantined
+                )
             await serve(app, stop=stop, ready=ready)
     finally:
         notifier.tell("STOPPING=1")

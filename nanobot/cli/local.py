@@ -17,7 +17,7 @@ from nanobot.channels.socket_protocol import Question, Reply
 from nanobot.cli.context import CliContext
 from nanobot.cli.setup import say
 from nanobot.cli.talk import SocketTalk
-from nanobot.config.loader import LoadedConfig
+from nanobot.config.load import LoadedConfig
 from nanobot.core.errors import GatewayError
 from nanobot.core.events import Event
 from nanobot.store.lock import HomeLock

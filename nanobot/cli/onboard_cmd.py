@@ -71,7 +71,7 @@ def _set_up(cli: CliContext, given: Answers, *, asks: bool, check: bool) -> None
     from nanobot.cli.onboard_answers import from_flags, from_person
     from nanobot.cli.onboard_plan import Present, additions, look_around
     from nanobot.cli.setup import load
-    from nanobot.config.loader import load_config
+    from nanobot.config.load import load_config
 
     present = Present.of(load(cli), cli.environ)
     found = look_around(cli.environ)
@@ -115,7 +115,7 @@ def _write_config(cli: CliContext, present: Present, plan: Additions) -> bool:
 
 def _write_workspace(cli: CliContext) -> bool:
     """Create the files the workspace lacks; whether there were any."""
-    from nanobot.config.loader import load_config
+    from nanobot.config.load import load_config
     from nanobot.core.errors import StoreUnavailable
     from nanobot.store.home import seed, workspace_templates_dir
 
@@ -135,7 +135,7 @@ def _say_what_is(
     cli: CliContext, present: Present, answers: Answers, found: Found, plan: Additions
 ) -> None:
     """Where things stand now: the model, the keys that stayed, what may surprise."""
-    from nanobot.config.compat import config_hints
+    from nanobot.config.compat import config_warnings
     from nanobot.core.errors import ProviderError
 
     print()
@@ -154,7 +154,7 @@ def _say_what_is(
         )
     for key in plan.kept:
         print(f"{key} had a value already and keeps it: `{_command(cli, 'config', 'set', key)} …`")
-    for hint in config_hints(present.loaded.config):
+    for hint in config_warnings(present.loaded.config):
         print(hint)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.config.keys import KeyPath, as_spelled, dotted
-from nanobot.config.loader import LoadedConfig, parse_document, read_text
+from nanobot.config.load import LoadedConfig, parse_document, read_text
 from nanobot.config.schema import address_of
 from nanobot.core.errors import ProviderError
 from nanobot.providers import ollama

@@ -72,7 +72,7 @@ def _recall(cli: CliContext) -> Recall:
     """Recall over this home; any process may read and write its index, gateway or not."""
     from datetime import UTC, datetime
 
-    from nanobot.config.loader import load_config
+    from nanobot.config.load import load_config
     from nanobot.recall.chunks import Sources
     from nanobot.recall.tool import Recall
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 
 from nanobot.cli.context import CliContext
-from nanobot.config.loader import LoadedConfig, load_config
+from nanobot.config.load import LoadedConfig, load_config
 
 
 def load(cli: CliContext, *, again: bool = False) -> LoadedConfig:
@@ -45,7 +45,7 @@ def say(notice: str) -> None:
 
 def set_up_logs(loaded: LoadedConfig, *, logs: bool) -> None:
     """Log lines to stderr when asked for, else nowhere."""
-    from nanobot.config.masking import all_secrets
+    from nanobot.config.show import all_secrets
     from nanobot.logs import log_nowhere, log_to_stderr
 
     if logs:

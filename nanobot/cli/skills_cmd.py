@@ -1,4 +1,4 @@
-"""``nanobot skills``: what is there, what it costs, and installing more."""
+"""``nanobot skills``: list, check, make and install skills."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from nanobot.cli.show import printable
 from nanobot.core.errors import NanobotError
 
 if TYPE_CHECKING:
-    from nanobot.config.loader import LoadedConfig
-    from nanobot.skills import SkillsSnapshot, Standing
+    from nanobot.config.load import LoadedConfig
+    from nanobot.skills.eligibility import SkillsSnapshot, SkillStatus
     from nanobot.skills.install.clawhub import Registry
-    from nanobot.skills.install.install import Candidate, Installer
-    from nanobot.skills.install.lock import SkillLock
+    from nanobot.skills.install.install import Candidate, Installer, SkillLock
     from nanobot.skills.switches import SkillSwitches
 
 skills_app = typer.Typer(
@@ -50,18 +49,18 @@ _Name = Annotated[str, typer.Argument(help="The skill's name (of its folder).")]
 
 
 class SkillsError(NanobotError):
-    """What was asked of ``nanobot skills`` cannot be done."""
+    """A ``nanobot skills`` command cannot be carried out."""
 
 
 @skills_app.command(name="list")
 def list_(ctx: typer.Context, as_json: _Json = False) -> None:
     """All skills: how each stands, and its tokens in every prompt."""
-    from nanobot.skills.commands import section_tokens, state_of
+    from nanobot.skills.catalogue import section_tokens, state_of
 
-    snapshot = _Desk.of(ctx).snapshot()
+    snapshot = _Setup.of(ctx).snapshot()
     total = section_tokens(snapshot)
     if as_json:
-        shown = [_shown(snapshot, standing) for standing in snapshot.standings]
+        shown = [_shown(snapshot, status) for status in snapshot.statuses]
         broken = [
             {"name": skill.name, "path": str(skill.path), "reason": skill.reason}
             for skill in snapshot.broken
@@ -70,12 +69,12 @@ def list_(ctx: typer.Context, as_json: _Json = False) -> None:
         return
     rows = [
         (
-            standing.skill.name,
-            f"{snapshot.costs.get(standing.skill.name, 0):>5} tokens",
-            standing.skill.source.value,
-            state_of(standing),
+            status.skill.name,
+            f"{snapshot.costs.get(status.skill.name, 0):>5} tokens",
+            status.skill.source.value,
+            state_of(status),
         )
-        for standing in snapshot.standings
+        for status in snapshot.statuses
     ]
     rows += [
         (one.name, " " * 12, one.source.value, f"broken: {one.reason}") for one in snapshot.broken
@@ -89,16 +88,16 @@ def list_(ctx: typer.Context, as_json: _Json = False) -> None:
 @skills_app.command()
 def show(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """One skill: what it says of itself, how it stands, and its text."""
-    from nanobot.skills.commands import state_of
+    from nanobot.skills.catalogue import state_of
     from nanobot.skills.reader import read_text
 
-    snapshot = _Desk.of(ctx).snapshot()
-    standing = _standing(snapshot, name)
-    text = read_text(standing.skill.path)
+    snapshot = _Setup.of(ctx).snapshot()
+    status = _status(snapshot, name)
+    text = read_text(status.skill.path)
     if as_json:
-        _print({**_shown(snapshot, standing), "text": text})
+        _print({**_shown(snapshot, status), "text": text})
         return
-    _echo(f"{standing.skill.path} ({standing.skill.source.value}): {state_of(standing)}\n")
+    _echo(f"{status.skill.path} ({status.skill.source.value}): {state_of(status)}\n")
     _echo(text)
 
 
@@ -112,27 +111,27 @@ def check(
 
     What a skill lacks on this machine and that its owner switched it off is shown, and no problem.
     """
-    from nanobot.skills.commands import in_place_of
+    from nanobot.skills.catalogue import in_place_of
     from nanobot.skills.install.package import lint
     from nanobot.skills.switches import BY_OWNER
 
-    desk = _Desk.of(ctx)
-    snapshot = desk.snapshot()
+    setup = _Setup.of(ctx)
+    snapshot = setup.snapshot()
     problems: dict[str, list[str]] = {}
     states: dict[str, list[str]] = {}
-    for standing in snapshot.standings:
-        problems[standing.skill.name] = [*lint(standing.skill)]
-        states[standing.skill.name] = [
-            *(f"missing {need}" for need in standing.missing),
-            *in_place_of(standing),
+    for status in snapshot.statuses:
+        problems[status.skill.name] = [*lint(status.skill)]
+        states[status.skill.name] = [
+            *(f"missing {need}" for need in status.missing),
+            *in_place_of(status),
         ]
-        if standing.held_back:
-            kind = states if standing.held_back == BY_OWNER else problems
-            kind[standing.skill.name].append(f"off: {standing.held_back}")
+        if status.off_reason:
+            kind = states if status.off_reason == BY_OWNER else problems
+            kind[status.skill.name].append(f"off: {status.off_reason}")
     for broken in snapshot.broken:
         problems.setdefault(broken.name, []).append(f"broken: {broken.reason}")
-    lock = desk.lock()
-    for root in desk.roots():
+    lock = setup.lock()
+    for root in setup.roots():
         for installed in lock.installed(root):
             problems.setdefault(installed, []).extend(lock.changes(root, installed))
     if name and name not in problems:
@@ -157,7 +156,7 @@ def new(ctx: typer.Context, name: _Name, shared: _Shared = False, as_json: _Json
     """Make a skill to be filled in."""
     from nanobot.skills.install.package import new_skill
 
-    path = new_skill(name, _Desk.of(ctx).root(shared))
+    path = new_skill(name, _Setup.of(ctx).root(shared))
     _said({"path": str(path)}, str(path), as_json)
 
 
@@ -184,23 +183,23 @@ def deps(
     as_json: _Json = False,
 ) -> None:
     """What a skill lacks here and how it says to install it; runs nothing unasked."""
-    from nanobot.skills.install.deps import offers
+    from nanobot.skills.install.package import offers
 
-    desk = _Desk.of(ctx)
-    standing = _standing(desk.snapshot(), name)
+    setup = _Setup.of(ctx)
+    status = _status(setup.snapshot(), name)
     found = offers(
-        standing.skill,
+        status.skill,
         platform=sys.platform,
         which=shutil.which,
-        node_manager=desk.loaded.config.skills.install.node_manager,
+        node_manager=setup.loaded.config.skills.install.node_manager,
     )
     if as_json:
         shown = [
             {"label": one.label, "command": list(one.command), "url": one.url} for one in found
         ]
-        _print({"missing": list(standing.missing), "install": shown})
+        _print({"missing": list(status.missing), "install": shown})
         return
-    _echo(f"missing: {', '.join(standing.missing) or 'nothing'}")
+    _echo(f"missing: {', '.join(status.missing) or 'nothing'}")
     for offer in found:
         _echo(f"{offer.label}: {shlex.join(offer.command) or f'download {offer.url}'}")
     if not found:
@@ -225,12 +224,12 @@ def install(
     as_json: _Json = False,
 ) -> None:
     """Fetch a skill into quarantine, scan and show it, and install it if you say so."""
-    desk = _Desk.of(ctx)
-    installer = desk.installer()
+    setup = _Setup.of(ctx)
+    installer = setup.installer()
     candidate = installer.fetch(source)
     try:
         _confirm(candidate, yes=yes, accept=accept_findings, quiet=as_json)
-        target = installer.install(candidate, desk.root(shared))
+        target = installer.install(candidate, setup.root(shared))
     finally:
         installer.discard(candidate)
     shown = {"name": candidate.name, "path": str(target), "version": candidate.version}
@@ -252,11 +251,11 @@ def update(
 
     if bool(name) == every:
         raise SkillsError("name one skill, or say --all")
-    desk = _Desk.of(ctx)
-    installer, lock = desk.installer(), desk.lock()
+    setup = _Setup.of(ctx)
+    installer, lock = setup.installer(), setup.lock()
     places = [
         (root, key, locked)
-        for root in desk.roots()
+        for root in setup.roots()
         for key, locked in sorted(lock.installed(root).items())
         if every or key == name
     ]
@@ -293,10 +292,10 @@ def remove(
     as_json: _Json = False,
 ) -> None:
     """Take a skill away, after asking at a terminal; it is kept aside."""
-    desk = _Desk.of(ctx)
+    setup = _Setup.of(ctx)
     if not yes and sys.stdin.isatty() and not _agreed(f"Remove {name}?"):
         raise typer.Exit(1)
-    backup = desk.installer().remove(desk.root(shared), name)
+    backup = setup.installer().remove(setup.root(shared), name)
     _said({"name": name, "backup": str(backup)}, f"removed; it is kept in {backup}", as_json)
 
 
@@ -308,7 +307,7 @@ def search(
     as_json: _Json = False,
 ) -> None:
     """Search the registry."""
-    with _Desk.of(ctx).registry() as registry:
+    with _Setup.of(ctx).registry() as registry:
         found = registry.search(query, limit)
     if as_json:
         _print(
@@ -327,12 +326,12 @@ def search(
 @skills_app.command()
 def enable(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """Trust a skill and switch it on."""
-    desk = _Desk.of(ctx)
-    switches = desk.switches()
+    setup = _Setup.of(ctx)
+    switches = setup.switches()
     if name not in switches.off():
-        _standing(desk.snapshot(), name)
+        _status(setup.snapshot(), name)
     was_off = switches.enable(name)
-    entry = desk.loaded.config.skills.entries.get(name)
+    entry = setup.loaded.config.skills.entries.get(name)
     if entry is not None and not entry.enabled:
         raise SkillsError(
             "the configuration switches it off: "
@@ -345,21 +344,21 @@ def enable(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
 @skills_app.command()
 def disable(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """Switch a skill off, wherever it comes from."""
-    desk = _Desk.of(ctx)
-    _standing(desk.snapshot(), name)
-    desk.switches().disable(name)
+    setup = _Setup.of(ctx)
+    _status(setup.snapshot(), name)
+    setup.switches().disable(name)
     _said({"name": name, "changed": True}, f"{name} is off from the next turn", as_json)
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
-    """What the commands work with: one home and its configuration."""
+class _Setup:
+    """One home and its configuration."""
 
     cli: CliContext
     loaded: LoadedConfig
 
     @classmethod
-    def of(cls, ctx: typer.Context) -> _Desk:
+    def of(cls, ctx: typer.Context) -> _Setup:
         from nanobot.cli.setup import load
         from nanobot.logs import log_nowhere
 
@@ -394,7 +393,7 @@ class _Desk:
         ).snapshot()
 
     def lock(self) -> SkillLock:
-        from nanobot.skills.install.lock import SkillLock
+        from nanobot.skills.install.install import SkillLock
 
         return SkillLock(self.cli.home.skills_lock)
 
@@ -416,11 +415,11 @@ def _now() -> datetime:
 
 
 def _confirm(candidate: Candidate, *, yes: bool, accept: bool, quiet: bool) -> None:
-    """Show a candidate and have it agreed to; raises SkillsError when it is not."""
+    """Show a candidate and ask for consent; raises SkillsError without it."""
     if not quiet:
         skill = candidate.skill
         _echo(f"{candidate.name} {candidate.version} from {candidate.source}", err=True)
-        _echo(f"  {skill.description}", err=True)
+        _echo(f"  {skill.manifest.description}", err=True)
         for path, file in sorted(candidate.bundle.items()):
             mark = " (executable)" if file.executable else ""
             _echo(f"  {path}, {len(file.data)} bytes{mark}", err=True)
@@ -440,29 +439,29 @@ def _agreed(question: str) -> bool:
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
-def _standing(snapshot: SkillsSnapshot, name: str) -> Standing:
-    for standing in snapshot.standings:
-        if standing.skill.name == name:
-            return standing
+def _status(snapshot: SkillsSnapshot, name: str) -> SkillStatus:
+    for status in snapshot.statuses:
+        if status.skill.name == name:
+            return status
     for broken in snapshot.broken:
         if broken.name == name:
             raise SkillsError(f"{broken.path} is broken: {broken.reason}")
     raise SkillsError(f"there is no skill {name}; `nanobot skills list` shows all")
 
 
-def _shown(snapshot: SkillsSnapshot, standing: Standing) -> dict[str, Any]:
-    from nanobot.skills.commands import state_of
+def _shown(snapshot: SkillsSnapshot, status: SkillStatus) -> dict[str, Any]:
+    from nanobot.skills.catalogue import state_of
 
-    skill = standing.skill
+    skill = status.skill
     return {
         "name": skill.name,
-        "description": skill.description,
+        "description": skill.manifest.description,
         "source": skill.source.value,
         "path": str(skill.path),
-        "available": standing.is_eligible,
-        "state": state_of(standing),
-        "missing": list(standing.missing),
-        "always": standing.is_always,
+        "available": status.is_eligible,
+        "state": state_of(status),
+        "missing": list(status.missing),
+        "always": status.is_always,
         "tokens": snapshot.costs.get(skill.name, 0),
     }
 
@@ -475,7 +474,7 @@ def _said(value: dict[str, Any], text: str, as_json: bool) -> None:
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """Print what may hold the words of whoever wrote a skill, so that no terminal obeys them."""
+    """Print text that may come from a skill, without control characters."""
     typer.echo(printable(text), err=err)
 
 

@@ -14,7 +14,7 @@ from nanobot.core.messages import whole_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nanobot.config.loader import LoadedConfig
+    from nanobot.config.load import LoadedConfig
     from nanobot.config.schema import ExecConfig
 
 
@@ -119,7 +119,7 @@ def status(
         return
     from nanobot.cli.channels_cmd import channel_rows
     from nanobot.cli.setup import load
-    from nanobot.config.compat import config_hints
+    from nanobot.config.compat import config_warnings
 
     cli: CliContext = context.obj
     loaded = load(cli, again=True)
@@ -135,7 +135,7 @@ def status(
         **from_holder,
         **_stored(cli),
         "channels": channel_rows(loaded.config.channels, from_holder.get("channels", ())),
-        "hints": [*config_hints(loaded.config), *_overrides(loaded), *_long_files(loaded)],
+        "hints": [*config_warnings(loaded.config), *_overrides(loaded), *_long_files(loaded)],
     }
     if as_json:
         facts["channels"] = [row.document() for row in facts["channels"]]

@@ -1,4 +1,4 @@
-"""What configs of the family hold, what nothing reads, and warnings about valid settings."""
+"""Keys of compatible programs, keys that nothing reads, and warnings about valid settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from nanobot.config.keys import loose
 from nanobot.config.schema import Config
 
 _KEYS = {
@@ -43,62 +44,7 @@ _KEYS = {
 
 
 ALWAYS_ON = frozenset({"websocket"})
-"""Channels that the family's own default config enables: nobody waits for them to answer."""
-
-_REFUSES_WHEN_SET = (
-    "agents.defaults.disabledSkills tools.exec.allowPatterns tools.exec.denyPatterns"
-)
-_REFUSES_WHEN_FALSE = "tools.exec.enable tools.file.enable tools.web.enable"
-_FALSE = ("", "false", "0", "no", "off", "n", "f")
-_PROVIDER_DEFAULTS = {"apitype": "auto"}
-
-
-def _plain(key: str) -> str:
-    return key.replace("_", "").lower()
-
-
-_BY_PLACE = {place: frozenset(map(_plain, words.split())) for place, words in _KEYS.items()}
-_PROTECTING = {
-    **dict.fromkeys(map(_plain, _REFUSES_WHEN_SET.split()), True),
-    **dict.fromkeys(map(_plain, _REFUSES_WHEN_FALSE.split()), False),
-}
-
-
-def is_unserved(place: Sequence[str | int], key: str) -> bool:
-    """Whether a key (any spelling) of the section at ``place`` is the family's and not ours."""
-    section = ".".join(map(str, place))
-    if len(place) == 2 and place[0] == "providers":
-        section = "providers.*"
-    return _plain(key) in _BY_PLACE.get(section, ())
-
-
-def says_nothing(value: Any) -> bool:
-    """Whether a value of an unknown key is empty, or an object of only such values."""
-    if isinstance(value, dict):
-        return all(
-            says_nothing(item) or _PROVIDER_DEFAULTS.get(_plain(name)) == item
-            for name, item in value.items()
-        )
-    return any(value is each for each in (None, False)) or value in ("", [])
-
-
-def protecting(path: Sequence[str | int], value: Any) -> Iterator[tuple[str | int, ...]]:
-    """Where a key at ``path``, or one within its value, restricts what the assistant may do."""
-    wanted = _PROTECTING.get(_plain(".".join(map(str, path))))
-    is_set = value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
-    if wanted is not None and is_set is wanted and value is not None:
-        yield tuple(path)
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from protecting((*path, name), item)
-
-
-def installed_channels() -> frozenset[str]:
-    """The names of the channels that installed packages bring (entry points)."""
-    from importlib.metadata import entry_points
-
-    return frozenset(point.name for point in entry_points(group="nanobot.channels"))
-
+"""Channels that compatible programs enable by default; their users expect no answer there."""
 
 UNREAD: Mapping[str, tuple[object, ...]] = {
     "channels.telegram.groupPolicy": (),  # groups are not served
@@ -109,24 +55,74 @@ UNREAD: Mapping[str, tuple[object, ...]] = {
     "skills.load.watchDebounceMs": (),
     "tools.approval.<name>": ("ask", "deny"),
 }
-"""Key to the values that would protect."""
+"""Keys of the schema that nothing reads, with the values that would protect."""
+
+_REFUSES_WHEN_SET = (
+    "agents.defaults.disabledSkills tools.exec.allowPatterns tools.exec.denyPatterns"
+)
+_REFUSES_WHEN_FALSE = "tools.exec.enable tools.file.enable tools.web.enable"
+_FALSE = ("", "false", "0", "no", "off", "n", "f")
+_PROVIDER_DEFAULTS = {"apitype": "auto"}
 
 
-def config_hints(config: Config) -> list[str]:
-    """One line each, with the command that mends it; a gateway's start and ``status`` show them."""
-    hints: list[str] = []
+_BY_PLACE = {place: frozenset(map(loose, words.split())) for place, words in _KEYS.items()}
+_RESTRICTS = {
+    **dict.fromkeys(map(loose, _REFUSES_WHEN_SET.split()), True),
+    **dict.fromkeys(map(loose, _REFUSES_WHEN_FALSE.split()), False),
+}
+
+
+def is_unserved(place: Sequence[str | int], key: str) -> bool:
+    """Whether a key (any spelling) of the section at ``place`` is a compatible program's alone."""
+    section = ".".join(map(str, place))
+    if len(place) == 2 and place[0] == "providers":
+        section = "providers.*"
+    return loose(key) in _BY_PLACE.get(section, ())
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value of an unknown key is empty, or an object of only such values."""
+    if isinstance(value, dict):
+        return all(
+            is_empty(item) or _PROVIDER_DEFAULTS.get(loose(name)) == item
+            for name, item in value.items()
+        )
+    return any(value is each for each in (None, False)) or value in ("", [])
+
+
+def restrictions(path: Sequence[str | int], value: Any) -> Iterator[tuple[str | int, ...]]:
+    """The places, at ``path`` or within its value, that restrict what the assistant may do."""
+    wanted = _RESTRICTS.get(loose(".".join(map(str, path))))
+    is_set = value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
+    if wanted is not None and is_set is wanted and value is not None:
+        yield tuple(path)
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from restrictions((*path, name), item)
+
+
+def installed_channels() -> frozenset[str]:
+    """The names of the channels that installed packages bring (entry points)."""
+    from importlib.metadata import entry_points
+
+    return frozenset(point.name for point in entry_points(group="nanobot.channels"))
+
+
+def config_warnings(config: Config) -> list[str]:
+    """A line for each doubtful setting, with the command that corrects it."""
+    warnings: list[str] = []
     telegram = config.channels.telegram
     if telegram.enabled:
         if not telegram.token:
-            hints.append(
+            warnings.append(
                 "channels.telegram.token is empty, so Telegram cannot be reached: "
                 "nanobot config set channels.telegram.token '<token from @BotFather>'"
             )
-        hints.extend(_access("channels.telegram.allowFrom", telegram.allow_from))
+        warnings.extend(_access("channels.telegram.allowFrom", telegram.allow_from))
     for name, channel in config.channels.plugins.items():
         if channel.enabled and not channel.allow_from:
-            hints.append(_nobody(f"channels.{name}.allowFrom"))
-    return hints
+            warnings.append(_nobody(f"channels.{name}.allowFrom"))
+    return warnings
 
 
 def _access(key: str, listed: Sequence[str]) -> list[str]:
@@ -151,7 +147,7 @@ def _nobody(key: str) -> str:
 
 
 def _mended(entry: str) -> str:
-    """An entry as it would work: family files have bare names and ``id|name``."""
+    """An entry in a form that works; compatible programs write bare names and ``id|name``."""
     if entry == "*" or re.fullmatch(r"-?\d+|@\w+", entry, re.ASCII):
         return entry
     number = re.match(r"(?:\w+:)?(-?\d+)(?:\||$)", entry.strip(), re.ASCII)

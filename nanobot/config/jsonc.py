@@ -1,7 +1,7 @@
 """JSON with comments and trailing commas: reading it, finding a line, changing one value.
 
-Comments and trailing commas are blanked out, so that the standard parser reads the rest and its
-line and column are those of the file. A change touches only the text of what it changes.
+The standard parser reads a copy in which comments and trailing commas are blanks, so that places
+agree with the file. A change replaces the text of one value and keeps everything else.
 """
 
 from __future__ import annotations
@@ -40,29 +40,24 @@ class JsonError(ValueError):
 
 @dataclass(slots=True)
 class Spot:
-    """Where a value stands in the text, ``[start, end)``; members are (name, its start, value)."""
+    """The place of a value in the text, ``[start, end)``; members have their name's start too."""
 
     start: int
     end: int
-    members: list[tuple[str, int, Spot]] = field(default_factory=list)
+    members: dict[str, tuple[int, Spot]] = field(default_factory=dict)
     items: list[Spot] = field(default_factory=list)
-
-    def member(self, name: str) -> tuple[int, Spot] | None:
-        """Where a name and its value stand."""
-        found = [(start, value) for known, start, value in self.members if known == name]
-        return found[-1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text and what it says; ``plain`` is the same text, comments and trailing commas blank."""
+    """A text and its data; ``plain`` is the text with blanks for comments and trailing commas."""
 
     text: str
     plain: str
     data: Any
 
     def line_of(self, path: Sequence[str | int]) -> int:
-        """The line, from 1, of the deepest part of ``path`` (names as spelled) that is there."""
+        """The line, from 1, of the deepest part of ``path`` (names as spelled) in the text."""
         spot = _outline(self.plain)
         at = spot.start
         for step in path:
@@ -71,29 +66,27 @@ class Document:
                     break
                 spot = spot.items[step]
                 at = spot.start
+            elif step in spot.members:
+                at, spot = spot.members[step]
             else:
-                found = spot.member(step)
-                if found is None:
-                    break
-                at, spot = found
+                break
         return self.plain.count("\n", 0, at) + 1
 
     def with_value(self, path: Sequence[str], value: Any) -> str:
-        """The text with ``value`` at ``path`` (names as spelled), everything else as it was.
+        """The text with ``value`` at ``path`` (names as spelled), everything else unchanged.
 
-        Objects that are missing (or null) on the way are made. Raises ValueError where the way is
-        blocked by something that is not an object.
+        Objects missing (or null) on the way are added. Raises ValueError if something on the way
+        is not an object.
         """
         spot = _outline(self.plain)
         for depth, name in enumerate(path):
             if self.plain[spot.start] != "{":
                 if self.plain[spot.start : spot.end] == "null":
-                    return self._replaced(spot, _nested(path[depth:], value))
+                    return self._replaced(spot, nested(path[depth:], value))
                 raise ValueError("not an object")
-            found = spot.member(name)
-            if found is None:
-                return self._inserted(spot, name, _nested(path[depth + 1 :], value))
-            spot = found[1]
+            if name not in spot.members:
+                return self._inserted(spot, name, nested(path[depth + 1 :], value))
+            _, spot = spot.members[name]
         return self._replaced(spot, value)
 
     def _replaced(self, spot: Spot, value: Any) -> str:
@@ -103,16 +96,17 @@ class Document:
     def _inserted(self, spot: Spot, name: str, value: Any) -> str:
         """The text with one member more at the end of an object."""
         text, closing = self.text, spot.end - 1
-        last = spot.members[-1] if spot.members else None
-        after = last[2].end if last else spot.start + 1
-        comma = "," if last and not _has_comma(text[after:closing]) else ""
+        last = next(reversed(spot.members.values()), None)
+        after = last[1].end if last else spot.start + 1
+        has_comma = any(piece.group() == "," for piece in _PIECE.finditer(text[after:closing]))
+        comma = "," if last and not has_comma else ""
         line = text.rfind("\n", 0, closing) + 1
         if not last and not text[after:closing].strip():
             return self._replaced(spot, {name: value})
         if line > spot.start and not text[line:closing].strip():
             indent = text[line:closing] + self._unit()
-            if last and not text[text.rfind("\n", 0, last[1]) + 1 : last[1]].strip():
-                indent = self._indent(last[1])
+            if last and not text[text.rfind("\n", 0, last[0]) + 1 : last[0]].strip():
+                indent = self._indent(last[0])
             new = f"{indent}{_quoted(name)}: {self._rendered(value, indent)}{self._newline()}"
             return text[:after] + comma + text[after:line] + new + text[line:]
         new = f"{_quoted(name)}: {self._rendered(value, self._indent(spot.start))}"
@@ -145,8 +139,7 @@ class Document:
 def parse(text: str) -> Document:
     """Read JSON with comments and trailing commas.
 
-    A name given twice in one object is an error, as is what is nested too deeply to read. Raises
-    JsonError.
+    A name given twice in one object is an error, as is too deep nesting. Raises JsonError.
     """
     doubled = False
 
@@ -170,10 +163,7 @@ def parse(text: str) -> Document:
     except ValueError:
         raise JsonError("A number has too many digits", 1, 1) from None
     if doubled:
-        name, start = _doubled(_outline(plain))
-        line = plain.count("\n", 0, start) + 1
-        column = start - plain.rfind("\n", 0, start)
-        raise JsonError(f"The name {json.dumps(name[:80])} is given twice", line, column)
+        _outline(plain)  # raises, with the place
     return Document(text, plain, data)
 
 
@@ -201,24 +191,25 @@ def _quoted(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)
 
 
-def _has_comma(text: str) -> bool:
-    """Whether there is a comma outside of comments."""
-    return any(piece.group() == "," for piece in _PIECE.finditer(text))
-
-
-def _nested(path: Sequence[str], value: Any) -> Any:
+def nested(path: Sequence[str | int], value: Any) -> Any:
+    """``value`` within the objects that ``path`` names."""
     for name in reversed(path):
         value = {name: value}
     return value
 
 
 def _outline(plain: str) -> Spot:
-    """Where every value of a valid plain text stands."""
+    """The places of all values of a plain text; raises JsonError for a name given twice."""
     stack = [Spot(0, len(plain))]
     name: tuple[str, int] | None = None
     for part in _PART.finditer(plain):
         if part.lastgroup == "name":
             name = (json.loads(part["name"]), part.start())
+            if name[0] in stack[-1].members:
+                line = plain.count("\n", 0, part.start()) + 1
+                column = part.start() - plain.rfind("\n", 0, part.start())
+                reason = f"The name {json.dumps(name[0][:80])} is given twice"
+                raise JsonError(reason, line, column)
             continue
         if part.lastgroup == "close":
             stack.pop().end = part.end()
@@ -227,24 +218,8 @@ def _outline(plain: str) -> Spot:
         if name is None:
             stack[-1].items.append(spot)
         else:
-            stack[-1].members.append((*name, spot))
+            stack[-1].members[name[0]] = (name[1], spot)
             name = None
         if part.lastgroup == "open":
             stack.append(spot)
     return stack[0].items[0]
-
-
-def _doubled(spot: Spot) -> tuple[str, int]:
-    """The first name that an object has twice, and where the second stands."""
-    waiting, found = [spot], []
-    while waiting:
-        spot = waiting.pop()
-        seen: set[str] = set()
-        for name, start, value in spot.members:
-            if name in seen:
-                found.append((start, name))
-            seen.add(name)
-            waiting.append(value)
-        waiting.extend(spot.items)
-    start, name = min(found)
-    return name, start

@@ -1,10 +1,10 @@
-"""The schema's keys as they are written on disk: walking, finding, naming and describing them."""
+"""The schema's keys as they are on disk: finding them, and the words of messages about them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -22,23 +22,25 @@ from nanobot.config.schema import (
 )
 from nanobot.core.errors import ConfigError
 
+_LONGEST_QUOTED = 24
+
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""Where a value stands: names on disk in camelCase, free names letter for letter, list indices."""
+"""The place of a value: names in camelCase, the user's own names unchanged, list indices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A map whose names are the user's own; every value is a ``values``."""
+    """A map whose names are the user's own; ``values`` is the node of each value."""
 
     values: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value; ``words`` say what is expected of it.
+    """A value; ``words`` describe the expected values.
 
-    ``is_text``: any text is of the right type, so that one given in the environment is not read
-    as JSON. ``is_free``: anything goes, to any depth. ``item``: the words for one of a list.
+    ``is_text``: any text has the right type, so a text from the environment is not read as JSON.
+    ``is_free``: any value of any depth is valid. ``item``: the words for an item of a list.
     """
 
     words: str
@@ -65,7 +67,7 @@ class Child:
 
 @cache
 def children(section: type[Section]) -> dict[str, Child]:
-    """The keys of a section by their name on disk, in the schema's order."""
+    """The keys of a section by name on disk, in the schema's order."""
     found = {}
     for name, field in section.model_fields.items():
         key = field.alias or name
@@ -73,16 +75,10 @@ def children(section: type[Section]) -> dict[str, Child]:
     return found
 
 
-@cache
-def _by_spelling(section: type[Section]) -> dict[str, Child]:
-    both = dict(children(section))
-    both.update({child.name: child for child in children(section).values()})
-    return both
-
-
 def child(section: type[Section], key: str) -> Child | None:
     """The key of a section spelled in camelCase or snake_case."""
-    return _by_spelling(section).get(key)
+    known = children(section)
+    return known.get(key) or next((each for each in known.values() if each.name == key), None)
 
 
 def loose(key: str) -> str:
@@ -91,7 +87,7 @@ def loose(key: str) -> str:
 
 
 def child_loosely(section: type[Section], key: str) -> Child | None:
-    """The key of a section whatever its case and underscores (variables, suggestions)."""
+    """The key of a section, ignoring case and underscores."""
     wanted = loose(key)
     return next((each for each in children(section).values() if loose(each.key) == wanted), None)
 
@@ -166,15 +162,34 @@ def _one_of(words: Sequence[str]) -> str:
 
 
 def words_of(node: Node) -> str:
-    """What is expected of a value, in the words of an error message."""
+    """The expected values of a node, in the words of an error message."""
     return node.words if isinstance(node, Leaf) else "an object"
+
+
+def found(value: Any, *, secret: bool = False) -> str:
+    """A value in the words of an error message: short ones verbatim, never a secret."""
+    if isinstance(value, str):
+        if not value:
+            return "empty text"
+        harmless = len(value) <= _LONGEST_QUOTED and value.isprintable() and "@" not in value
+        return (
+            f'the text "{value}"' if harmless and not secret else f"text of {len(value)} characters"
+        )
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "an object"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    text = str(value)
+    return text if not secret and len(text) <= _LONGEST_QUOTED else "a number"
 
 
 # -------------------------------------------------------------------------------- dotted keys
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as one writes it: ``channels.telegram.allowFrom[1]``, odd names in quotes."""
+    """A path as text: ``channels.telegram.allowFrom[1]``, unusual names in quotes."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -183,6 +198,23 @@ def dotted(path: KeyPath) -> str:
         plain = re.fullmatch(r"[\w$*+/@-]+", step, re.ASCII)
         text += ("." if text else "") + (step if plain else json.dumps(step[:80]))
     return text
+
+
+def grouped(keys: Iterable[KeyPath]) -> list[str]:
+    """Keys as text, those of a section together: ``tools.exec.{enable, pathAppend}``.
+
+    Keys of several providers appear once, as ``providers.<name>.apiType``.
+    """
+    groups: dict[str, dict[str, None]] = {}
+    for *place, key in keys:
+        in_provider = len(place) == 2 and place[0] == "providers"
+        section = "providers.<name>" if in_provider else dotted(tuple(place))
+        groups.setdefault(section, {})[dotted((key,))] = None
+    return [
+        f"{section}.{{{', '.join(names)}}}" if section and len(names) > 1 else shown
+        for section, names in groups.items()
+        for shown in [", ".join(f"{section}.{name}".lstrip(".") for name in names)]
+    ]
 
 
 _NAME = r'"(?:[^"\\]|\\.)*"|[^."]+'
@@ -198,67 +230,64 @@ def split(key: str) -> list[str]:
         raise ConfigError(f"{json.dumps(key[:80])}: a name in quotes is not JSON text") from None
 
 
-def follow(names: Sequence[str]) -> tuple[KeyPath, Node] | None:
-    """The path and node that names lead to, snake_case accepted; None where there is none.
+def follow(
+    names: Sequence[str], node: Node = Config, path: KeyPath = ()
+) -> tuple[KeyPath, Node] | None:
+    """The path and node that names (in either spelling) lead to, None for an unknown key.
 
     Names of a table may hold dots: the shortest one that lets the rest be found is taken, so
     ``providers.openai.models.gpt-4.1.vision`` means the model ``gpt-4.1``.
     """
-    return _follow(Config, tuple(names), ())
-
-
-def _follow(node: Node, names: tuple[str, ...], path: KeyPath) -> tuple[KeyPath, Node] | None:
     if not names:
         return path, node
     if isinstance(node, Leaf):
         return ((*path, *names), node) if node.is_free else None
     if isinstance(node, Table):
         for end in range(1, len(names) + 1):
-            found = _follow(node.values, names[end:], (*path, ".".join(names[:end])))
+            found = follow(names[end:], node.values, (*path, ".".join(names[:end])))
             if found is not None:
                 return found
         return None
     step = child(node, names[0])
-    return None if step is None else _follow(step.node, names[1:], (*path, step.key))
+    return None if step is None else follow(names[1:], step.node, (*path, step.key))
 
 
 def node_at(path: KeyPath) -> Node:
     """The node a valid path leads to; a list's items have the list's own."""
     node: Node = Config
     for step in path:
-        if isinstance(node, Leaf):
-            break
-        node = node.values if isinstance(node, Table) else _below(node, str(step))
+        node = _below(node, step)
     return node
 
 
-def _below(section: type[Section], key: str) -> Node:
-    found = child(section, key)
+def _below(node: Node, step: str | int) -> Node:
+    if isinstance(node, Leaf):
+        return node
+    if isinstance(node, Table):
+        return node.values
+    found = child(node, str(step))
     if found is not None:
         return found.node
-    return PluginChannelConfig if section is ChannelsConfig else FREE
+    return PluginChannelConfig if node is ChannelsConfig else FREE
 
 
 def as_spelled(data: Any, path: KeyPath) -> KeyPath:
-    """``path`` with the names that ``data`` really has (snake_case) instead of those on disk."""
+    """``path`` with the names as ``data`` spells them, which may be snake_case."""
     node: Node = Config
     spelled: list[str | int] = []
     for step in path:
         name = step
-        if isinstance(node, Table):
-            node = node.values
-        elif not isinstance(node, Leaf):
-            if isinstance(data, dict) and step not in data:
-                known = ((each, child(node, each)) for each in data)
-                name = next((each for each, to in known if to and to.key == step), step)
-            node = _below(node, str(step))
+        if isinstance(node, type) and isinstance(data, dict) and step not in data:
+            known = ((each, child(node, each)) for each in data)
+            name = next((each for each, to in known if to and to.key == step), step)
+        node = _below(node, step)
         spelled.append(name)
         data = _item(data, name)
     return tuple(spelled)
 
 
 def value_in(data: Any, path: KeyPath) -> Any:
-    """The value at ``path`` in what a file says, None where there is none."""
+    """The value at ``path`` in a file's data, None if it is missing."""
     for name in as_spelled(data, path):
         data = _item(data, name)
     return data
@@ -272,14 +301,14 @@ def _item(data: Any, step: str | int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that has a value: ``pattern`` has ``<name>`` where the user chooses the name."""
+    """A key with a value; ``pattern`` has ``<name>`` for a name that the user chooses."""
 
     pattern: str
     child: Child
 
 
 def all_keys() -> list[Key]:
-    """Every key of the schema that has a value, the providers' once, in the schema's order."""
+    """Every key of the schema with a value, in its order; the providers' keys only once."""
     found: dict[str, Key] = {}
     for pattern, leaf in _leaves(Config, ""):
         shown = re.sub(r"^providers\.\w+", "providers.<name>", pattern)
@@ -303,7 +332,7 @@ def _leaves(section: type[Section], prefix: str) -> Iterator[tuple[str, Child]]:
 
 
 def resolve(names: Sequence[str]) -> tuple[KeyPath, Node]:
-    """What ``follow`` finds; ConfigError, with the nearest valid key, where that is nothing."""
+    """As ``follow``, but an unknown key raises ConfigError with the nearest valid key."""
     found = follow(names)
     if found is None:
         place, wrong = beyond(names)
@@ -312,7 +341,7 @@ def resolve(names: Sequence[str]) -> tuple[KeyPath, Node]:
 
 
 def beyond(names: Sequence[str]) -> tuple[KeyPath, str]:
-    """How far names that lead nowhere can be followed, and the first unknown one."""
+    """The path of the known names before the first unknown one, and that name."""
     for depth in range(len(names) - 1, 0, -1):
         found = follow(names[:depth])
         if found is not None:
@@ -321,7 +350,7 @@ def beyond(names: Sequence[str]) -> tuple[KeyPath, str]:
 
 
 def nearest(place: KeyPath, wrong: str) -> str:
-    """The end of a sentence about an unknown key below ``place``: the valid key nearest to it."""
+    """The rest of a message about an unknown key below ``place``: the valid key nearest to it."""
     from difflib import get_close_matches
 
     section = node_at(place)

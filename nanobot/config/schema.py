@@ -1,14 +1,14 @@
 """The configuration as frozen pydantic models: one model a feature, camelCase on disk.
 
 Every key has a default and a description; the table in docs/configuration.md is held to them by
-a test. ``null`` on disk means the default. Validators here say what they *expected* through the
-``Expected`` beside them, never what they found: a value may be a secret.
+a test. ``null`` on disk means the default. An error message says what was expected, in the words of
+the ``Expected`` beside a type, and never quotes the value, which may be a secret.
 """
 
 # No ``from __future__ import annotations``: compiling 100 annotations from text costs 5 ms a start.
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import time
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -31,7 +31,7 @@ from pydantic.alias_generators import to_camel
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Beside a type: what its values are, in the words an error message uses."""
+    """Annotation of a type: its values in the words of an error message."""
 
     words: str
 
@@ -59,36 +59,18 @@ def _no_bool(value: object) -> object:
     return value
 
 
-def _empty_is_unset(value: object) -> object:
-    return None if value == "" else value
+def _meaning(words: Mapping[str, object]) -> BeforeValidator:
+    """Replaces texts that compatible programs write by the value they mean here."""
+    return BeforeValidator(
+        lambda value: words.get(value, value) if isinstance(value, str) else value
+    )
 
 
-def _empty_is(default: str) -> Callable[[object], object]:
-    return lambda value: default if value == "" else value
-
-
-_EFFORTS_ELSEWHERE = {
-    "": None,
-    "adaptive": None,
-    "none": "off",
-    "minimal": "low",
-    "xhigh": "high",
-    "max": "high",
-}
-
-
-def _our_effort(value: object) -> object:
-    """The nearest of our reasoning efforts to one that other programs of the family know."""
-    return _EFFORTS_ELSEWHERE.get(value, value) if isinstance(value, str) else value
+_EMPTY_IS_UNSET = _meaning({"": None})
 
 
 def _stripped(value: object) -> object:
     return value.strip() if isinstance(value, str) else value
-
-
-def _our_sandbox(value: object) -> object:
-    """The family writes nothing, or the program that it wants without any way round it."""
-    return {"": "auto", "bwrap": "require"}.get(value, value) if isinstance(value, str) else value
 
 
 def _as_text(value: object) -> object:
@@ -178,16 +160,16 @@ Whole: TypeAlias = Annotated[int, BeforeValidator(_no_bool)]
 Number: TypeAlias = Annotated[float, BeforeValidator(_no_bool)]
 Secret: TypeAlias = Annotated[SecretStr, BeforeValidator(_stripped)]
 SecretText: TypeAlias = Annotated[SecretStr, BeforeValidator(_as_text)]
-OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_empty_is_unset)]
+OptionalText: TypeAlias = Annotated[str | None, _EMPTY_IS_UNSET]
 Identity: TypeAlias = Annotated[str, BeforeValidator(_as_text), Expected("text or a whole number")]
 OptionalAddress: TypeAlias = Annotated[
     Annotated[str, AfterValidator(address_of("https?"))] | None,
-    BeforeValidator(_empty_is_unset),
+    _EMPTY_IS_UNSET,
     Expected("an http:// or https:// address"),
 ]
 OptionalProxy: TypeAlias = Annotated[
     Annotated[str, AfterValidator(address_of("https?", "socks[45]h?"))] | None,
-    BeforeValidator(_empty_is_unset),
+    _EMPTY_IS_UNSET,
     Expected("an http://, https:// or socks5:// address"),
 ]
 Directory: TypeAlias = Annotated[Path, PlainValidator(_path), Expected("the path of a directory")]
@@ -197,16 +179,16 @@ Directories: TypeAlias = Annotated[
     Expected("a list of directories, or their paths in one text as PATH has them"),
 ]
 OptionalDirectory: TypeAlias = Annotated[
-    Directory | None, BeforeValidator(_empty_is_unset), Expected("the path of a directory")
+    Directory | None, _EMPTY_IS_UNSET, Expected("the path of a directory")
 ]
 OptionalZone: TypeAlias = Annotated[
     Annotated[str, AfterValidator(_zone)] | None,
-    BeforeValidator(_empty_is_unset),
+    _EMPTY_IS_UNSET,
     Expected('a time zone such as "Europe/Berlin"'),
 ]
 OptionalHours: TypeAlias = Annotated[
     Annotated[ActiveHours, PlainValidator(ActiveHours.parse), PlainSerializer(str)] | None,
-    BeforeValidator(_empty_is_unset),
+    _EMPTY_IS_UNSET,
     Expected('a window of the day such as "08:00-22:00"'),
 ]
 Network: TypeAlias = Annotated[
@@ -250,7 +232,7 @@ class AgentDefaults(Section):
             "mistral",
             "custom",
         ],
-        BeforeValidator(_empty_is("auto")),
+        _meaning({"": "auto"}),
     ] = Field(
         default="auto",
         description="Provider of the model; `auto` chooses by the model's name and the keys.",
@@ -261,7 +243,17 @@ class AgentDefaults(Section):
     max_tokens: Whole = Field(default=8192, ge=1, description="Limit of one answer, in tokens.")
     temperature: Number = Field(default=0.7, ge=0, le=2, description="Sampling temperature.")
     reasoning_effort: Annotated[
-        Literal["low", "medium", "high", "off"] | None, BeforeValidator(_our_effort)
+        Literal["low", "medium", "high", "off"] | None,
+        _meaning(
+            {
+                "": None,
+                "adaptive": None,
+                "none": "off",
+                "minimal": "low",
+                "xhigh": "high",
+                "max": "high",
+            }
+        ),
     ] = Field(
         default=None,
         description="How much models reason where `/think` has not said it. Unset: as they like.",
@@ -285,7 +277,9 @@ class AgentDefaults(Section):
         default=20, ge=1, description="Model calls of one turn before it must sum up."
     )
     memory_window: Whole = Field(
-        default=50, ge=1, description="Live messages of a session before the older are digested."
+        default=50,
+        ge=1,
+        description="Live messages of a session before the older are consolidated.",
     )
     reflect: Literal["auto", "on", "off"] = Field(
         default="auto",
@@ -313,7 +307,7 @@ class AgentDefaults(Section):
 
 
 class SubagentsConfig(Section):
-    """How subagents work: helpers that the assistant gives a task of its own."""
+    """Limits and model of subagents."""
 
     max_concurrent: Whole = Field(
         default=4, ge=1, description="Subagents that run at the same time; others wait."
@@ -333,10 +327,10 @@ class MemoryConfig(Section):
     """How conversations become memory."""
 
     model: str | None = Field(
-        default=None, description="Model that digests conversations. Unset: the session's own."
+        default=None, description="Model that consolidates conversations. Unset: the session's own."
     )
     timeout_s: Whole = Field(
-        default=180, ge=1, description="Wall-clock limit of one digest, in seconds."
+        default=180, ge=1, description="Wall-clock limit of one consolidation call, in seconds."
     )
 
 
@@ -479,7 +473,7 @@ class ChannelsConfig(Section):
 
 
 class HeartbeatConfig(Section):
-    """The regular look at HEARTBEAT.md."""
+    """The regular check of HEARTBEAT.md."""
 
     enabled: bool = Field(default=True, description="Whether HEARTBEAT.md is looked at.")
     interval_s: Whole = Field(default=1800, ge=1, description="Seconds between two looks.")
@@ -531,7 +525,9 @@ class ExecConfig(Section):
     timeout: Whole = Field(
         default=60, ge=1, description="Limit of a command that names none, in seconds."
     )
-    sandbox: Annotated[Literal["auto", "require", "off"], BeforeValidator(_our_sandbox)] = Field(
+    sandbox: Annotated[
+        Literal["auto", "require", "off"], _meaning({"": "auto", "bwrap": "require"})
+    ] = Field(
         default="auto",
         description="OS sandbox: where it works, refuse without it, or none.",
     )

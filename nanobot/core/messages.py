@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 
 class Role(StrEnum):
@@ -120,8 +121,8 @@ class AnswerRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """The parent turn of a subagent, as stored with the subagent's task and its report.
+class ParentTurn:
+    """The turn that spawned a subagent, as stored with the subagent's task and its report.
 
     ``inbound_id`` is the request of a person or service behind it; ``session``, ``profile``,
     ``answer`` and ``model`` are the parent turn's. ``generation`` is 1 for a subagent of such a
@@ -144,9 +145,13 @@ class InboundMessage:
     ``sender_id`` is the platform's stable id alone; ``sent_at`` is aware. ``session`` names the
     session where it is not ``channel:chat_id[:thread_id]`` (cron, subagents, ``agent -s``).
     ``profile`` names how the turn runs; ``model`` overrides the session's model for this turn.
-    ``attended``: somebody sits at the terminal that asks and can see warnings. ``errand`` is set
-    on a subagent's task and report.
+    ``attended``: somebody sits at the terminal that asks and can see warnings. ``parent`` is
+    set on a subagent's task and report.
     """
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {
+        "alias_generator": lambda name: "errand" if name == "parent" else name  # as stored
+    }
 
     channel: str
     sender_id: str
@@ -168,7 +173,7 @@ class InboundMessage:
     session: str | None = field(default=None, kw_only=True)
     model: str | None = field(default=None, kw_only=True)
     attended: bool = field(default=False, kw_only=True)
-    errand: Errand | None = field(default=None, kw_only=True)
+    parent: ParentTurn | None = field(default=None, kw_only=True)
 
     @property
     def session_key(self) -> str:
@@ -177,17 +182,17 @@ class InboundMessage:
     @property
     def account(self) -> str:
         """The session that pays for the turn."""
-        return self.errand.session if self.errand else self.session_key
+        return self.parent.session if self.parent else self.session_key
 
     @property
     def asked_by(self) -> str:
         """The id of the request that it helps to answer: its own, or a parent turn's."""
-        return self.errand.inbound_id if self.errand else self.id
+        return self.parent.inbound_id if self.parent else self.id
 
     @property
     def is_terminals(self) -> bool:
         """Whether only the terminal that asked can use the answer."""
-        rule = self.errand.answer if self.errand else self.answer
+        rule = self.parent.answer if self.parent else self.answer
         return rule.kind is AnswerKind.TERMINAL
 
     @property
@@ -196,11 +201,11 @@ class InboundMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenErrand:
+class OpenTask:
     """A subagent's task that is waiting or running, and since when."""
 
     task: InboundMessage
-    errand: Errand
+    parent: ParentTurn
     since: datetime
 
 

@@ -93,8 +93,8 @@ class Tool(ABC, Generic[ArgumentsT]):
     @abstractmethod
     async def run(self, args: ArgumentsT, context: ToolContext) -> ToolOutput: ...
 
-    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
-        """What became of a call that was open when the process died; None: nobody can know.
+    async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
+        """What became of a call that a crash cut off, as a result for the model; None: unknown.
 
         For tools whose effects have deterministic ids.
         """

@@ -1,4 +1,4 @@
-"""Jobs as the family's jobs.json holds them, and every change of that file."""
+"""Jobs as ``jobs.json`` defines them, and every change of that file."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from pydantic.alias_generators import to_camel
 from nanobot.config.jsonc import parse
 from nanobot.core.errors import JobError
 from nanobot.core.messages import AnswerKind, AnswerRule, Trust
-from nanobot.cron.schedule import LATE, At, Cron, Every, Schedule, local_zone, upcoming, zone_named
+from nanobot.cron.schedule import LATE, At, Every, Schedule, local_zone, upcoming, zone_named
 from nanobot.cron.schedule import cron as cron_schedule
 from nanobot.store.files import write_atomic
 
 VERSION = 1
+NOT_RUNNING = "No gateway is running: it fires only while `nanobot gateway` runs."
 LONGEST_INTERVAL = timedelta(days=366 * 10)
 
 
 class _Record(BaseModel):
-    """Part of the file; keys of others are kept as they are."""
+    """Part of the file; keys that are not known here are kept."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="allow", frozen=True
@@ -64,13 +65,13 @@ class Payload(_Record):
 
 
 class PastState(_Record):
-    """What another member of the family noted of past runs; read once, never written by us."""
+    """What another program noted of past runs; read when a job is taken over, never written."""
 
     last_run_at_ms: int | None = None
 
 
 class Job(_Record):
-    """One job as it is defined; what became of its runs is in the state database."""
+    """One job as it is defined; the state database holds its runs."""
 
     id: str = Field(min_length=1)
     name: str = ""
@@ -91,7 +92,7 @@ class Job(_Record):
         return self.name or self.payload.message[:40]
 
     def when(self) -> Schedule:
-        """The schedule as a value; raises JobError for one that cannot be."""
+        """The schedule as a value; raises JobError for one that makes no sense."""
         record = self.schedule
         match record.kind:
             case "at" if record.at_ms is not None:
@@ -107,6 +108,70 @@ class Job(_Record):
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleRequest:
+    """When a job is to run, as somebody wrote it: exactly one of the first three."""
+
+    every_seconds: int | None = None
+    cron_expr: str | None = None
+    at: str | None = None
+    tz: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.every_seconds is None and not self.cron_expr and not self.at
+
+    def record(self, now: datetime) -> ScheduleRecord:
+        """The schedule it means; raises JobError with what to mend. Times without an offset are
+        in ``tz``, else in the machine's zone.
+        """
+        given = [self.every_seconds is not None, bool(self.cron_expr), bool(self.at)]
+        if sum(given) != 1:
+            raise JobError("Give exactly one of every_seconds, cron_expr and at.")
+        zone = zone_named(self.tz) if self.tz else local_zone()
+        if self.every_seconds is not None:
+            return _interval(self.every_seconds, now)
+        if self.cron_expr:
+            made = cron_schedule(self.cron_expr, zone)
+            return ScheduleRecord(kind="cron", expr=made.expr, tz=made.zone)
+        return _moment(str(self.at), zone, now)
+
+
+def _interval(seconds: int, now: datetime) -> ScheduleRecord:
+    if not 1 <= seconds <= LONGEST_INTERVAL.total_seconds():
+        raise JobError("every_seconds must be at least 1 and at most ten years.")
+    return ScheduleRecord(kind="every", every_ms=seconds * 1000, anchor_ms=milliseconds(now))
+
+
+def _moment(text: str, zone: str, now: datetime) -> ScheduleRecord:
+    local = now.astimezone(ZoneInfo(zone))
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise JobError(
+            f"{text!r} is no time in ISO form; write it like {local:%Y-%m-%dT%H:%M}."
+        ) from error
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=ZoneInfo(zone))
+    # A time in whole minutes may be the present minute.
+    if at < now - timedelta(minutes=1):
+        raise JobError(f"{text} has passed: it is {local:%Y-%m-%dT%H:%M} in {zone} now.")
+    return ScheduleRecord(kind="at", at_ms=milliseconds(at), tz=zone)
+
+
+def milliseconds(at: datetime) -> int:
+    """An aware moment in milliseconds since 1970."""
+    return round(at.timestamp() * 1000)
+
+
+def moment(ms: int) -> datetime:
+    """The aware moment of milliseconds since 1970; raises JobError beyond what dates can be."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError) as error:
+        raise JobError(f"{ms} is no time in milliseconds since 1970") from error
+
+
+@dataclass(frozen=True, slots=True)
 class Places:
     """Where jobs can deliver to: the channels that are served, and the last used chat of one."""
 
@@ -114,7 +179,7 @@ class Places:
     last: AnswerRule | None
 
     def of(self, job: Job) -> AnswerRule | None:
-        """Where its words go: its own chat where that channel is served, else the last used one.
+        """Where its text goes: its own chat where that channel is served, else the last used one.
 
         ``nothing`` for what is only recorded, None while there is no such chat.
         """
@@ -128,7 +193,7 @@ class Places:
         return self.last
 
     def note(self, job: Job) -> str:
-        """What a list says of a job whose words do not go where they were meant to, else ""."""
+        """What a list adds about a job that does not deliver where it was meant to, or ""."""
         place, meant = self.of(job), job.payload.channel
         if place is None:
             missing = f"the channel {meant} is not served here and " if meant else ""
@@ -146,7 +211,7 @@ Signature: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a job file holds: jobs, records that are none (kept as they are), a line for each.
+    """What a job file holds: jobs, records that are no jobs (kept), and a line on each of those.
 
     ``is_damaged``: the file itself cannot be read, and this is what it held before.
     """
@@ -186,12 +251,15 @@ def _content(raw: bytes) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """``jobs.json``: read without a lock (it is replaced as a whole), changed under one."""
+    """``jobs.json``: read without a lock (it is replaced as a whole), changed under one.
+
+    Every method that changes it raises JobError with what to mend.
+    """
 
     path: Path
 
     def signature(self) -> Signature | None:
-        """What differs whenever the file was changed; None when there is none."""
+        """A value that differs after each change of the file; None when there is none."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -203,9 +271,9 @@ class JobFile:
         return self.read().jobs
 
     def read(self, *, keep: bool = False) -> Content:
-        """What the file holds; while it is damaged, what it held when it was last kept.
+        """What the file holds; while it is damaged, what its last sound copy holds.
 
-        With ``keep`` a sound file is copied beside it, for that purpose.
+        With ``keep`` a sound file becomes that copy.
         """
         try:
             raw = self.path.read_bytes()
@@ -219,7 +287,7 @@ class JobFile:
         return content
 
     def change(self, change: Change) -> Jobs:
-        """Replace the jobs by ``change`` of them, atomically and against other writers.
+        """Replace the jobs by what ``change`` makes of them, atomically and under the lock.
 
         A damaged file is kept under another name.
         """
@@ -239,6 +307,69 @@ class JobFile:
                 write_atomic(self.path, data)
                 write_atomic(self._kept, data)
         return changed
+
+    def add(
+        self, job_id: str, name: str, when: ScheduleRequest, payload: Payload, now: datetime
+    ) -> Job:
+        """Add a job, checked; a job that has the id already is left as it is, and returned."""
+        if not payload.message.strip():
+            raise JobError("message is empty: say what to remind of or what to do.")
+        stamp = milliseconds(now)
+        record = when.record(now)
+        made = Job(
+            id=job_id,
+            name=name,
+            schedule=record,
+            payload=payload,
+            created_at_ms=stamp,
+            updated_at_ms=stamp,
+            delete_after_run=record.kind == "at",
+        )
+
+        def append(jobs: Jobs) -> Jobs:
+            return jobs if any(job.id == job_id for job in jobs) else (*jobs, made)
+
+        return find(self.change(append), job_id)
+
+    def update(
+        self,
+        job_id: str,
+        now: datetime,
+        *,
+        when: ScheduleRequest = ScheduleRequest(),
+        message: str | None = None,
+        kind: str | None = None,
+        enabled: bool | None = None,
+    ) -> Job:
+        """Change what is given of a job."""
+        changes: dict[str, object] = {"updated_at_ms": milliseconds(now)}
+        if not when.is_empty:
+            record = when.record(now)
+            changes |= {"schedule": record, "delete_after_run": record.kind == "at"}
+        if enabled is not None:
+            changes["enabled"] = enabled
+        payload = {"message": message, "kind": kind}
+        payload_changes = {key: value for key, value in payload.items() if value is not None}
+
+        def changed(jobs: Jobs) -> Jobs:
+            job = find(jobs, job_id)
+            changes["payload"] = job.payload.model_copy(update=payload_changes)
+            return tuple(
+                job.model_copy(update=changes) if job.id == job_id else job for job in jobs
+            )
+
+        return find(self.change(changed), job_id)
+
+    def remove(self, job_id: str) -> Job:
+        """Remove a job; returns it."""
+        removed: list[Job] = []
+
+        def drop(jobs: Jobs) -> Jobs:
+            removed.append(find(jobs, job_id))
+            return tuple(job for job in jobs if job.id != job_id)
+
+        self.change(drop)
+        return removed[0]
 
     def quarantined(self) -> tuple[Path, ...]:
         """The damaged files put aside so far."""
@@ -273,150 +404,8 @@ class JobFile:
             os.close(lock)
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """When somebody wants a job to run, as they wrote it: exactly one of the first three."""
-
-    every_seconds: int | None = None
-    cron_expr: str | None = None
-    at: str | None = None
-    tz: str | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self.every_seconds is None and not self.cron_expr and not self.at
-
-    def record(self, now: datetime) -> ScheduleRecord:
-        """The schedule it means; raises JobError with what to mend. Times without an offset are
-        in ``tz``, else in the machine's zone.
-        """
-        given = [self.every_seconds is not None, bool(self.cron_expr), bool(self.at)]
-        if sum(given) != 1:
-            raise JobError("Give exactly one of every_seconds, cron_expr and at.")
-        zone = zone_named(self.tz) if self.tz else local_zone()
-        if self.every_seconds is not None:
-            return _interval(self.every_seconds, now)
-        if self.cron_expr:
-            made: Cron = cron_schedule(self.cron_expr, zone)
-            return ScheduleRecord(kind="cron", expr=made.expr, tz=made.zone)
-        return _moment(str(self.at), zone, now)
-
-
-def _interval(seconds: int, now: datetime) -> ScheduleRecord:
-    if not 1 <= seconds <= LONGEST_INTERVAL.total_seconds():
-        raise JobError("every_seconds must be at least 1 and at most ten years.")
-    return ScheduleRecord(kind="every", every_ms=seconds * 1000, anchor_ms=milliseconds(now))
-
-
-def _moment(text: str, zone: str, now: datetime) -> ScheduleRecord:
-    from zoneinfo import ZoneInfo
-
-    local = now.astimezone(ZoneInfo(zone))
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise JobError(
-            f"{text!r} is no time in ISO form; write it like {local:%Y-%m-%dT%H:%M}."
-        ) from error
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=ZoneInfo(zone))
-    # Whoever reckons in whole minutes may name the present one.
-    if at < now - timedelta(minutes=1):
-        raise JobError(f"{text} has passed: it is {local:%Y-%m-%dT%H:%M} in {zone} now.")
-    return ScheduleRecord(kind="at", at_ms=milliseconds(at), tz=zone)
-
-
-def milliseconds(at: datetime) -> int:
-    """An aware moment in milliseconds since 1970."""
-    return round(at.timestamp() * 1000)
-
-
-def moment(ms: int) -> datetime:
-    """The aware moment of milliseconds since 1970; raises JobError beyond what dates can be."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError) as error:
-        raise JobError(f"{ms} is no time in milliseconds since 1970") from error
-
-
-NOT_RUNNING = "No gateway is running: it fires only while `nanobot gateway` runs."
-
-
-@dataclass(frozen=True, slots=True)
-class JobEdits:
-    """Adds, changes and removes jobs; every method raises JobError with what to mend."""
-
-    file: JobFile
-
-    def add(self, job_id: str, name: str, wish: Wish, payload: Payload, now: datetime) -> Job:
-        """Add a job, checked; one with the same id is left as it is, and returned."""
-        if not payload.message.strip():
-            raise JobError("message is empty: say what to remind of or what to do.")
-        stamp = milliseconds(now)
-        record = wish.record(now)
-        made = Job(
-            id=job_id,
-            name=name,
-            schedule=record,
-            payload=payload,
-            created_at_ms=stamp,
-            updated_at_ms=stamp,
-            delete_after_run=record.kind == "at",
-        )
-
-        def append(jobs: Jobs) -> Jobs:
-            return jobs if any(job.id == job_id for job in jobs) else (*jobs, made)
-
-        return find(self.file.change(append), job_id)
-
-    def update(
-        self,
-        job_id: str,
-        now: datetime,
-        *,
-        wish: Wish = Wish(),
-        message: str | None = None,
-        kind: str | None = None,
-        enabled: bool | None = None,
-    ) -> Job:
-        """Change what is given of a job."""
-        changes: dict[str, object] = {"updated_at_ms": milliseconds(now)}
-        if not wish.is_empty:
-            record = wish.record(now)
-            changes |= {"schedule": record, "delete_after_run": record.kind == "at"}
-        if enabled is not None:
-            changes["enabled"] = enabled
-        words = {
-            name: value
-            for name, value in (("message", message), ("kind", kind))
-            if value is not None
-        }
-
-        def replace(jobs: Jobs) -> Jobs:
-            find(jobs, job_id)
-            return tuple(
-                job.model_copy(update={**changes, "payload": job.payload.model_copy(update=words)})
-                if job.id == job_id
-                else job
-                for job in jobs
-            )
-
-        return find(self.file.change(replace), job_id)
-
-    def remove(self, job_id: str) -> Job:
-        """Remove a job; returns what it was."""
-        removed: list[Job] = []
-
-        def drop(jobs: Jobs) -> Jobs:
-            removed.append(find(jobs, job_id))
-            return tuple(job for job in jobs if job.id != job_id)
-
-        self.file.change(drop)
-        return removed[0]
-
-
 def find(jobs: Jobs, job_id: str) -> Job:
-    """The job of this id; raises JobError naming those there are."""
+    """The job with this id; raises JobError that names the existing ones."""
     for job in jobs:
         if job.id == job_id:
             return job
@@ -427,10 +416,10 @@ def find(jobs: Jobs, job_id: str) -> Job:
 def described(job: Job, now: datetime) -> str:
     """A job in one line, with its next runs in the machine's zone."""
     kind = "reminder" if job.is_reminder else "task"
-    return f"{job.id} ({kind}) “{job.title}”: {next_runs(job, now)}"
+    return f"{job.id} ({kind}) “{job.title}”: {_next_runs(job, now)}"
 
 
-def next_runs(job: Job, now: datetime) -> str:
+def _next_runs(job: Job, now: datetime) -> str:
     """The next three runs in the machine's zone, or why there are none."""
     if not job.enabled:
         return "disabled"

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from nanobot.core.errors import JobError
 
 LATE = timedelta(minutes=2)
-"""A run later than this says so."""
+"""A run that is later than this carries a note."""
 _TICK = timedelta(microseconds=1)
 _FOLD_STEP = timedelta(minutes=1)
 _ALIAS = re.compile(r"@(?:hourly|daily|midnight|weekly|monthly|yearly|annually)", re.IGNORECASE)
@@ -39,9 +39,9 @@ class Every:
 class Cron:
     """A cron expression (five fields or an alias) in a named time zone.
 
-    Where clocks change it does as Debian's cron: a time of day that is skipped comes at the end of
-    the gap, one that is repeated comes once; expressions whose minute or hour begins with ``*``
-    follow the time as it passes.
+    Clock changes are handled as by Debian's cron: a time of day that is skipped runs at the end of
+    the gap, one that is repeated runs once; expressions whose minute or hour begins with ``*``
+    follow elapsed time.
     """
 
     expr: str
@@ -76,7 +76,7 @@ def upcoming(schedule: Schedule, after: datetime, count: int = 3) -> tuple[datet
 
 
 def zone_named(name: str) -> str:
-    """``name`` when it is a time zone; raises JobError saying what one looks like."""
+    """``name`` if it is a time zone; raises JobError with an example."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -189,7 +189,7 @@ def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _next_wall(expr: str, after: datetime) -> datetime | None:
-    """The next time on a clock that never changes; None within the next decades: never."""
+    """The next time on a clock without changes; None when there is none within decades."""
     from croniter import CroniterBadDateError, croniter
 
     walk = croniter(expr, after, max_years_between_matches=_FURTHEST)

@@ -1,17 +1,17 @@
-"""CronService: posts what is due, and runs nothing itself."""
+"""CronService: posts the runs of jobs when they are due; the bus has them worked on."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
 from loguru import logger
 
+from nanobot.bus.bus import MessageBus
 from nanobot.core.errors import JobError, StoreError
 from nanobot.core.messages import (
     AnswerRule,
@@ -30,49 +30,35 @@ from nanobot.store.database import Database
 from nanobot.store.job_runs import JobState
 
 LOOK_S = 0.4
-"""Seconds between two looks at whether the file was changed: one stat."""
+"""Seconds between two checks whether the job file has changed (one stat each)."""
 HELD_S = 5.0
-"""Seconds before a job without a chat to deliver to is looked at again."""
+"""Seconds between two attempts to run a job that has no chat to deliver to."""
 STORE_RETRY_S = 30.0
-"""Seconds before jobs are looked at again after the disk has failed."""
+"""Seconds until the next attempt after the store has failed."""
 
 Tell: TypeAlias = Callable[[str, str], Awaitable[None]]
-"""``tell(id, text)`` tells the owner, once an id."""
-
-
-class Bus(Protocol):
-    """What the service needs of the message bus."""
-
-    async def put(
-        self,
-        posts: Sequence[InboundMessage],
-        outbounds: Sequence[OutboundMessage],
-        *,
-        when: Callable[[sqlite3.Connection], bool],
-    ) -> bool: ...
-
-    async def last_chat(self, served: frozenset[str]) -> AnswerRule | None: ...
+"""``tell(id, text)`` sends the owner a text, once for each id."""
 
 
 class CronService:
-    """Keeps each job's next due time and posts its run when that has come.
+    """Keeps each job's next due time and posts a run when it is due.
 
     A run's record, the next due time and the message are one transaction, so that no run is lost
     and none comes twice. After a time without a gateway each job runs once, late. A run that falls
-    due while the job's last one is open is left out. Each job is judged alone: one that cannot run
-    stops no other, and is told to the owner.
+    due while the job's last one is open is skipped. A job that cannot run does not stop the
+    others; the owner is told.
     """
 
     def __init__(
         self,
         file: JobFile,
         database: Database,
-        bus: Bus,
+        bus: MessageBus,
         clock: Clock,
         *,
         served: frozenset[str],
     ) -> None:
-        """``served`` are the channels that deliver; for any other a job has the last used chat."""
+        """``served``: the channels that deliver; jobs for others go to the last used chat."""
         self.file = file
         self.clock = clock
         self.is_running = False
@@ -88,7 +74,7 @@ class CronService:
         self._next: float | None = None
 
     async def run(self, tell: Tell) -> None:
-        """Post runs as they fall due, until cancelled; ``tell`` of jobs that do not run."""
+        """Post runs as they fall due, until cancelled; ``tell`` of jobs that cannot run."""
         self.is_running = True
         told: tuple[str, ...] = ()
         try:
@@ -99,23 +85,23 @@ class CronService:
                         await self._tell(tell)
                         told = self.problems
                 except (StoreError, OSError) as error:
-                    logger.error("jobs could not be looked at and will be again: {}", error)
+                    logger.error("the due jobs could not be posted, trying again later: {}", error)
                     await asyncio.sleep(STORE_RETRY_S)
                 await asyncio.sleep(self.wait_s())
         finally:
             self.is_running = False
 
     def wait_s(self) -> float:
-        """Seconds until the next look at the file or the next due time, whichever is first."""
+        """Seconds until the next check of the file or the next due time, whichever is first."""
         if self._next is None:
             return LOOK_S
         return min(LOOK_S, max(self._next - self.clock().timestamp(), 0.0))
 
     async def tick(self) -> None:
-        """Take up changes of the file, then post every run that is due."""
+        """Apply changes of the file, then post every run that is due."""
         signature = self.file.signature()
         if signature != self._seen:
-            await self._take_up(signature)
+            await self._load(signature)
             self._seen = signature
         self._started = True
         now = self.clock().timestamp()
@@ -126,8 +112,8 @@ class CronService:
                 await self._fire(self._jobs[job_id], due)
             except (StoreError, OSError):
                 raise
-            except Exception as error:  # whatever is wrong with one job stops no other
-                logger.exception("job {} failed to run, and waits for a change", job_id)
+            except Exception as error:  # a defect in one job must not stop the others
+                logger.exception("job {} failed to run, and is left out until it changes", job_id)
                 self._due.pop(job_id, None)
                 self.problems += (f"the job {job_id!r} does not run: {error}",)
         self._plan_next()
@@ -142,7 +128,7 @@ class CronService:
         await tell(f"jobs-{name}", f"There is something wrong with your jobs:\n{text}")
 
     async def places(self) -> Places:
-        """Where jobs can deliver to now."""
+        """Where jobs can deliver to at present."""
         return Places(self._served, await self._bus.last_chat(self._served))
 
     async def run_now(self, job: Job) -> str | None:
@@ -167,8 +153,8 @@ class CronService:
         )
         return posts[0].id if posts else None
 
-    async def _take_up(self, signature: Signature | None) -> None:
-        """Read the file and give each job that is new or changed its due time."""
+    async def _load(self, signature: Signature | None) -> None:
+        """Read the file and compute the due time of each job that is new or changed."""
         content = await asyncio.to_thread(self.file.read, keep=True)
         jobs = {job.id: job for job in content.jobs}
         known = await self._database.read(job_runs.states)
@@ -182,7 +168,7 @@ class CronService:
             state = known.get(job.id)
             written = _schedule_text(job)
             if state is None or state.schedule != written or state.due is None:
-                # What changes under our eyes changes now; before that, when the file was written.
+                # While we run, a change has just happened; at the start, when the file was written.
                 edited = now if self._started else None if state is None else written_at
                 first = None
                 try:
@@ -226,7 +212,7 @@ class CronService:
                 connection, run, job.id, due, next_due, now.timestamp()
             ),
         )
-        became = "posted" if done else "left out: another is open"
+        became = "posted" if done else "skipped: another is open"
         logger.bind(job=job.id).info("run {} {}", run, became)
         if next_due is None:
             del self._due[job.id]
@@ -235,7 +221,7 @@ class CronService:
             self._due[job.id] = next_due
 
     async def _finish(self, job: Job) -> None:
-        """A one-time job has run: it deletes itself, or is kept disabled if it says so."""
+        """Delete a one-time job that has run, or disable it if it asks to be kept."""
 
         def settle(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
             if job.delete_after_run:
@@ -261,8 +247,9 @@ def _first_due(
 ) -> float | None:
     """When a job that is new, changed or enabled again is due; None when it is not to run.
 
-    ``edited`` is when its schedule came to be what it is, as far as that is known beside what the
-    job says of itself: a hand does not set that. Raises JobError for a schedule that cannot be.
+    ``edited``: when its schedule last changed, where that is known; somebody who edits the file by
+    hand does not update the job's own time stamps. Raises JobError for a schedule that makes no
+    sense.
     """
     if not job.enabled:
         return None
@@ -270,7 +257,7 @@ def _first_due(
     ran = job.state.last_run_at_ms or 0
     changed = max(job.updated_at_ms, milliseconds(edited) if edited else 0)
     if isinstance(schedule, At):
-        # Its time had passed when it was written so, or another ran it before it came to us.
+        # Its time had passed when it was written, or another program ran it before.
         over = milliseconds(schedule.at + LATE) < changed
         return None if over or (ran and former is None) else schedule.at.timestamp()
     since = max(job.created_at_ms, changed, ran) or milliseconds(now)
@@ -281,7 +268,7 @@ def _first_due(
 
 
 def _schedule_text(job: Job) -> str:
-    """What of a job decides its due times; another text means that they are reckoned anew."""
+    """The part of a job that decides its due times; when it changes they are computed anew."""
     record = job.schedule
     parts = (record.kind, record.at_ms, record.every_ms, record.expr, record.tz, record.anchor_ms)
     return f"{'on' if job.enabled else 'off'} {parts}"

@@ -1,4 +1,4 @@
-"""The cron tool and the /cron command."""
+"""The cron tool and the ``/cron`` command."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol
+from typing import Literal
 
 from pydantic import Field
 
 from nanobot.core.commands import Command, Invocation
 from nanobot.core.errors import JobError, ToolError
 from nanobot.core.messages import Role
-from nanobot.core.ports import Clock
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.cron.jobs import (
     NOT_RUNNING,
     Job,
-    JobEdits,
-    JobFile,
     Payload,
     Places,
-    Wish,
+    ScheduleRequest,
     described,
     find,
 )
@@ -33,16 +30,6 @@ _REMINDS = re.compile(
     r"(?:please\s+)?(?:remind(?:er)?|remember\s+to|don['’]t\s+forget|(?:it['’]s\s+)?time\s+(?:to|for))\b",
     re.IGNORECASE,
 )
-
-
-class Jobs(Protocol):
-    """What the tool needs of the service."""
-
-    file: JobFile
-    clock: Clock
-    is_running: bool
-
-    async def places(self) -> Places: ...
 
 
 class CronArguments(ToolArguments):
@@ -57,7 +44,7 @@ class CronArguments(ToolArguments):
 
 
 class Cron(Tool[CronArguments]):
-    """Edits the job file; the service takes the change up by itself."""
+    """Edits the job file; the service notices the change."""
 
     name = "cron"
     description = (
@@ -70,9 +57,8 @@ class Cron(Tool[CronArguments]):
     effect = Effect.WRITE
     arguments = CronArguments
 
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-        self._edits = JobEdits(jobs.file)
+    def __init__(self, service: CronService) -> None:
+        self._service = service
 
     async def run(self, args: CronArguments, context: ToolContext) -> ToolOutput:
         if context.profile != "chat":
@@ -81,67 +67,67 @@ class Cron(Tool[CronArguments]):
                 "be scheduled, so that the person can ask for it."
             )
         try:
-            text = await asyncio.to_thread(self._act, args, context, await self._jobs.places())
+            text = await asyncio.to_thread(self._act, args, context, await self._service.places())
         except JobError as error:
             raise ToolError(str(error)) from error
         return ToolOutput(text)
 
-    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+    async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
         job_id = _job_id(inbound_id, call_id)
-        jobs = await asyncio.to_thread(self._jobs.file.load)
+        jobs = await asyncio.to_thread(self._service.file.load)
         if any(job.id == job_id for job in jobs):
             return f"Job {job_id} was added, just before a restart."
         return None
 
     def _act(self, args: CronArguments, context: ToolContext, places: Places) -> str:
-        now = self._jobs.clock()
-        wish = Wish(args.every_seconds, args.cron_expr, args.at, args.tz)
+        now = self._service.clock()
+        when = ScheduleRequest(args.every_seconds, args.cron_expr, args.at, args.tz)
         match args.action:
             case "add":
-                job = self._edits.add(
+                job = self._service.file.add(
                     _job_id(context.inbound_id, context.call_id),
                     "",
-                    wish,
+                    when,
                     _payload(args, context),
                     now,
                 )
-                wording = "" if args.mode else _BY_WORDING[job.is_reminder]
-                return f"Added {described(job, now)}.{wording}{self._warning(job)}"
+                guessed = "" if args.mode else _GUESSED[job.is_reminder]
+                return f"Added {described(job, now)}.{guessed}{self._warning(job)}"
             case "list":
-                content = self._jobs.file.read()
+                content = self._service.file.read()
                 jobs = [job for job in content.jobs if _may_see(job, context)]
                 lines = [described(job, now) + places.note(job) for job in jobs]
                 problems = content.problems if context.principal.is_owner else ()
                 return "\n".join([*(lines or ["There are no jobs."]), *problems])
         job_id = args.job_id or ""
-        if not _may_see(find(self._jobs.file.load(), job_id), context):
+        if not _may_see(find(self._service.file.load(), job_id), context):
             raise JobError(f"There is no job {job_id!r} of this chat.")
         if args.action == "remove":
-            return f"Removed {job_id} “{self._edits.remove(job_id).title}”."
+            return f"Removed {job_id} “{self._service.file.remove(job_id).title}”."
         if args.mode == "task" and not context.principal.is_owner:
             raise JobError("A guest's jobs are reminders: leave mode out.")
         kind = {None: None, "reminder": "reminder", "task": "agent_turn"}[args.mode]
-        job = self._edits.update(job_id, now, wish=wish, message=args.message, kind=kind)
+        job = self._service.file.update(job_id, now, when=when, message=args.message, kind=kind)
         return f"Updated {described(job, now)}.{self._warning(job)}"
 
     def _warning(self, job: Job) -> str:
         notes = []
         if job.payload.channel is None:
             notes.append("It goes to the chat in which the owner wrote last.")
-        if not self._jobs.is_running:
+        if not self._service.is_running:
             notes.append(NOT_RUNNING)
         return "".join(f" {note}" for note in notes)
 
 
-_BY_WORDING = {
+_GUESSED = {
     True: " It is a reminder by its wording: sent as it is. To carry it out instead: mode task.",
     False: " It is a task by its wording: you carry it out. To send it as it is: mode reminder.",
 }
 
 
 def _payload(args: CronArguments, context: ToolContext) -> Payload:
-    by_wording = "reminder" if _REMINDS.match((args.message or "").strip()) else "task"
-    reminder = (args.mode or by_wording) == "reminder"
+    guessed = "reminder" if _REMINDS.match((args.message or "").strip()) else "task"
+    reminder = (args.mode or guessed) == "reminder"
     if not reminder and not context.principal.is_owner:
         raise JobError("A guest's jobs are reminders to their own chat: use mode reminder.")
     here = context.channel != TERMINAL
@@ -165,7 +151,7 @@ def _may_see(job: Job, context: ToolContext) -> bool:
 
 
 def _job_id(inbound_id: str, call_id: str) -> str:
-    """The same for the same call, so that a call made again adds nothing."""
+    """An id made of the call's, so that repeating the call adds nothing."""
     return hashlib.sha256(f"{inbound_id}/{call_id}".encode()).hexdigest()[:8]
 
 
@@ -173,8 +159,7 @@ USAGE = "Use /cron, /cron run ID, /cron enable ID, /cron disable ID or /cron rem
 
 
 def cron_command(service: CronService, settled: Callable[[str], Awaitable[str]]) -> Command:
-    """``/cron``; ``settled`` waits until an inbound is settled and says how that went."""
-    edits = JobEdits(service.file)
+    """``/cron``; ``settled`` waits until an inbound is settled and returns its outcome."""
 
     async def handle(invocation: Invocation) -> str:
         if invocation.inbound.role is not Role.OWNER:
@@ -203,10 +188,10 @@ def cron_command(service: CronService, settled: Callable[[str], Awaitable[str]])
                 return await settled(posted) if waits else f"{job_id} runs now."
             case "enable" | "disable":
                 enabled = action == "enable"
-                changed = await asyncio.to_thread(edits.update, job_id, now, enabled=enabled)
+                changed = await asyncio.to_thread(service.file.update, job_id, now, enabled=enabled)
                 return described(changed, now)
             case "remove":
-                removed = await asyncio.to_thread(edits.remove, job_id)
+                removed = await asyncio.to_thread(service.file.remove, job_id)
                 return f"Removed {job_id} “{removed.title}”."
         return USAGE
 

@@ -1,29 +1,22 @@
-"""HeartbeatService: posts a turn for HEARTBEAT.md when it has content."""
+"""HeartbeatService: posts a turn in each interval in which HEARTBEAT.md has tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from loguru import logger
 
+from nanobot.bus.bus import MessageBus
 from nanobot.config.schema import HeartbeatConfig
 from nanobot.core.errors import StoreError
-from nanobot.core.messages import (
-    AnswerKind,
-    AnswerRule,
-    InboundMessage,
-    Origin,
-    OutboundMessage,
-    Role,
-)
+from nanobot.core.messages import AnswerKind, InboundMessage, Origin, Role
 from nanobot.core.ports import Clock
 from nanobot.prompts import render
 from nanobot.prompts.excerpt import FILE_CAP, excerpt
@@ -47,34 +40,20 @@ def has_tasks(text: str) -> bool:
 
 SESSION = "heartbeat"
 KEPT_BEATS = 3
-"""Former heartbeats that a heartbeat's turn still sees."""
-
-
-class Bus(Protocol):
-    """What the service needs of the message bus."""
-
-    async def put(
-        self,
-        posts: Sequence[InboundMessage],
-        outbounds: Sequence[OutboundMessage],
-        *,
-        when: Callable[[sqlite3.Connection], bool],
-    ) -> bool: ...
-
-    async def last_chat(self, served: frozenset[str]) -> AnswerRule | None: ...
+"""Earlier heartbeats that a heartbeat's turn still sees."""
 
 
 class HeartbeatService:
-    """Looks at the file in each interval; ``may_begin`` says in a transaction if a turn may.
+    """Reads the file in each interval; ``may_begin`` decides within the posting transaction.
 
-    No turn begins before the owner has a chat, on one of the ``served`` channels, to be told in.
+    No turn begins before the owner has a chat on one of the ``served`` channels.
     """
 
     def __init__(
         self,
         settings: HeartbeatConfig,
         file: Path,
-        bus: Bus,
+        bus: MessageBus,
         clock: Clock,
         may_begin: Callable[[sqlite3.Connection], bool],
         served: frozenset[str],
@@ -87,14 +66,14 @@ class HeartbeatService:
         self._served = served
 
     async def run(self) -> None:
-        """Look in each interval until cancelled; the first look is at the end of this one."""
+        """Beat at the end of each interval, until cancelled."""
         while self._settings.enabled:
             interval = self._settings.interval_s
             await asyncio.sleep(interval - self._clock().timestamp() % interval)
             try:
                 await self.beat()
             except (StoreError, OSError) as error:
-                logger.error("the heartbeat is left out this time: {}", error)
+                logger.error("this heartbeat is skipped: {}", error)
         await asyncio.Event().wait()
 
     async def beat(self) -> bool:

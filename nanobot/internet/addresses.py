@@ -1,4 +1,4 @@
-"""Which URLs and network addresses a fetch on the model's behalf may reach."""
+"""The rules against SSRF: which URLs and addresses a fetch for the model may reach."""
 
 from __future__ import annotations
 
@@ -110,20 +110,20 @@ class NetworkError(ToolError):
 
 
 class AddressRefused(NetworkError):
-    """The destination is none that a fetch may reach."""
+    """A fetch may not reach this destination."""
 
 
 class AddressRules:
-    """Public addresses are allowed, and those the owner listed; everything else is not."""
+    """Allows public addresses and those that the owner listed, and nothing else."""
 
     def __init__(self, allow: Iterable[Network] = ()) -> None:
         self._allow = tuple(allow)
 
     def refusal(self, address: Address) -> str | None:
-        """What is wrong with ``address``, as in "a private address"; None if it may be reached.
+        """Why ``address`` is refused, as in "a private address"; None if it may be reached.
 
-        An address that stands for an IPv4 address is judged by that one too. The addresses of
-        cloud metadata are opened by no range, only by being listed themselves.
+        For an address that stands for an IPv4 address, that one must be allowed too. A listed
+        range does not allow the addresses of cloud metadata; they must be listed one by one.
         """
         if isinstance(address, IPv6Address) and address.scope_id is not None:
             return "an address of one network interface"
@@ -156,18 +156,21 @@ class CheckedResolver:
     async def addresses(self, host: str) -> tuple[Address, ...]:
         """The addresses to connect to, best first, of a host as ``Url`` has it.
 
-        Raises AddressRefused where even one of them may not be reached, since nobody says which
-        of them a second look-up would give; NetworkError where there is none.
+        Raises AddressRefused if even one of them is refused, NetworkError if there is none.
         """
         if host in _METADATA_NAMES:
             raise AddressRefused(f"Refused: {host} is a cloud's metadata service.")
         if _LOOPBACK_NAMES.fullmatch(host):
-            # Never asked for (RFC 6761), and the family that the owner did not list is left out.
+            # Not looked up (RFC 6761); only what the owner listed, IPv4 or IPv6.
             allowed = tuple(one for one in _LOOPBACK if self._rules.refusal(one) is None)
             if not allowed:
                 raise _refused(host, _LOOPBACK[0], "a loopback address")
             return allowed
-        found = tuple(dict.fromkeys(map(_parsed, await self._found(host))))
+        texts = await self._found(host)
+        try:
+            found = tuple(dict.fromkeys(map(ip_address, texts)))
+        except ValueError as error:
+            raise NetworkError(f"The name server's answer to {host} is no address.") from error
         if not found:
             raise NetworkError(f"{host} has no address.")
         for address in found:
@@ -243,13 +246,6 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _parsed(text: str) -> Address:
-    try:
-        return ip_address(text)
-    except ValueError as error:
-        raise NetworkError(f"The name server's answer {text!r} is not an address.") from error
-
-
 LONGEST = 8000
 
 _PORTS = {"http": 80, "https": 443}
@@ -263,7 +259,7 @@ _KEPT = "!$%&'()*+,/:;=?@[]~"
 
 
 class UrlRefused(NetworkError):
-    """A text is no URL that may be fetched."""
+    """A text is not a URL that may be fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,51 +352,27 @@ def _host(host: str, text: str) -> str:
             return str(IPv6Address(host[1:-1]))
         except ValueError as error:
             raise UrlRefused(f"{_shown(text)}: the host is not a valid IPv6 address.") from error
-    name = _ascii(host, text).lower().removesuffix(".")
+    if not host.isascii():
+        import idna
+
+        try:
+            host = idna.encode(host, uts46=True).decode("ascii")
+        except idna.IDNAError as error:
+            raise UrlRefused(f"{_shown(text)}: the host is not a valid name.") from error
+    name = host.lower().removesuffix(".")
     labels = name.split(".")
     if _NUMBER.fullmatch(labels[-1]):
-        address = _ipv4(labels)
-        if address is None:
-            raise UrlRefused(f"{_shown(text)}: the host is not a valid IPv4 address.")
-        return str(address)
+        problem = f"{_shown(text)}: the host is not a valid IPv4 address."
+        if not all(map(_NUMBER.fullmatch, labels)):
+            raise UrlRefused(problem)
+        try:
+            # One to four decimal, octal or hexadecimal numbers; a bare 0x is a zero (WHATWG).
+            return str(IPv4Address(socket.inet_aton(re.sub(r"\b0x(?=\.|$)", "0", name))))
+        except OSError as error:
+            raise UrlRefused(problem) from error
     if len(name) > _LONGEST_NAME or not all(map(_LABEL.fullmatch, labels)):
         raise UrlRefused(f"{_shown(text)}: the host is not a valid name.")
     return name
-
-
-def _ascii(host: str, text: str) -> str:
-    if host.isascii():
-        return host
-    import idna
-
-    try:
-        return idna.encode(host, uts46=True).decode("ascii")
-    except idna.IDNAError as error:
-        raise UrlRefused(f"{_shown(text)}: the host is not a valid name.") from error
-
-
-def _ipv4(parts: list[str]) -> IPv4Address | None:
-    """The address of one to four decimal, octal or hexadecimal numbers, as inet_aton reads them."""
-    if len(parts) > 4:
-        return None
-    values: list[int] = []
-    for part in parts:
-        if not _NUMBER.fullmatch(part):
-            return None
-        try:
-            values.append(_number(part))
-        except ValueError:  # an 8 or 9 in an octal number
-            return None
-    *leading, last = values
-    if any(value > 255 for value in leading) or last >= 256 ** (5 - len(values)):
-        return None
-    return IPv4Address(sum(value << (24 - 8 * place) for place, value in enumerate(leading)) + last)
-
-
-def _number(part: str) -> int:
-    if part.startswith("0x"):
-        return int(part[2:] or "0", 16)
-    return int(part, 8) if part.startswith("0") else int(part)
 
 
 def _shown(text: str) -> str:

@@ -1,10 +1,9 @@
-"""The client of every fetch on the model's behalf: it cannot be led into private networks.
+"""The HTTP client of every fetch for the model, kept out of private networks (SSRF).
 
-The host is looked up once for each connection, every address found is checked, and the connection
-goes to a checked address and nowhere else, so that a name that changes its mind (DNS rebinding)
-gains nothing; TLS still verifies the name. Redirects are followed here, each checked like the
-first URL. Nothing is kept between fetches: no cookies, no connections. Proxies of the environment
-are not used: a proxy looks hosts up itself, and nothing that was checked here would hold.
+Each connection looks the host up once, checks every address, and connects to a checked address
+only, which defeats DNS rebinding; TLS verifies the host's name. Each redirect is checked like the
+first URL. Cookies and connections are not kept between fetches. Proxies of the environment are
+not used, since a proxy looks hosts up itself.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ class TooLarge(NetworkError):
 
 
 class TLSContexts(Protocol):
-    """Has the TLS context that all clients of the process share."""
+    """Supplies the TLS context that all clients of the process share."""
 
     async def context(self) -> ssl.SSLContext: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class FetchLimits:
     """Bounds of one fetch: ``max_bytes`` of a body once decompressed, seconds, redirects.
 
     ``total_s`` covers everything from the look-up to the last byte, ``connect_s`` one connection.
@@ -85,7 +84,7 @@ class SafeClient:
         allow_cidrs: Iterable[Network] = (),
         lookup: Resolver | None = None,
         network: httpcore.AsyncNetworkBackend | None = None,
-        limits: Limits = Limits(),
+        limits: FetchLimits = FetchLimits(),
     ) -> None:
         """``lookup`` and ``network`` stand in for the system's name service and its sockets."""
         self._tls = tls
@@ -218,7 +217,12 @@ class Response:
     async def read_head(self, limit: int | None = None) -> tuple[bytes, bool]:
         """At most ``limit`` bytes of the body, and whether that is all of it."""
         limit = self._limit if limit is None else min(limit, self._limit)
-        inflation = self._inflation()
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        if encoding not in {"", "identity", "gzip", "x-gzip", "deflate"}:
+            raise FetchFailed(
+                f"{self.url.host} compresses its answer in a way that was not asked for."
+            )
+        inflation = _Inflation(compressed=encoding not in {"", "identity"})
         data = bytearray()
         received = 0
         # An asynchronous generator, as httpcore does not say: it is ended here, not by chance.
@@ -245,33 +249,20 @@ class Response:
             raise FetchFailed(f"{self.url.host} broke off in the middle of its answer.")
         return bytes(data), True
 
-    def _inflation(self) -> _Identity | _Inflation:
-        encoding = self.headers.get("content-encoding", "").strip().lower()
-        if encoding in {"", "identity"}:
-            return _Identity()
-        if encoding in {"gzip", "x-gzip", "deflate"}:
-            return _Inflation()
-        raise FetchFailed(f"{self.url.host} compresses its answer in a way that was not asked for.")
-
-
-class _Identity:
-    """A stream that is not compressed."""
-
-    is_complete = True
-
-    def pieces(self, data: bytes) -> Iterable[bytes]:
-        return (data,)
-
 
 class _Inflation:
-    """Decompresses gzip and deflate in pieces of bounded size, however small their source."""
+    """Decompresses gzip and deflate in pieces of bounded size; passes on what is not compressed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, compressed: bool) -> None:
+        self.is_complete = not compressed
+        self._compressed = compressed
         self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
         self._is_first = True
-        self.is_complete = False
 
     def pieces(self, data: bytes) -> Iterable[bytes]:
+        if not self._compressed:
+            yield data
+            return
         if self._is_first and data:
             self._is_first = False
             if data[0] & 0x0F != 8 and data[0] != _GZIP:

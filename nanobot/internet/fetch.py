@@ -18,14 +18,14 @@ from nanobot.core.messages import Trust
 from nanobot.core.text import fence, readable_size
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.internet.addresses import Network, Resolver, parse_url
-from nanobot.internet.client import Limits, Response, SafeClient, TLSContexts
+from nanobot.internet.client import FetchLimits, Response, SafeClient, TLSContexts
 from nanobot.internet.reading import DocumentReader, Reading, decoded, visible
 from nanobot.internet.search import Brave, DuckDuckGo, SearchEngine, WebSearch
 
 FETCHED_CHARACTERS = 20_000
 
 _ACCEPT = "text/html,application/xhtml+xml,application/json,text/plain,text/*;q=0.9,*/*;q=0.5"
-_SEARCH_LIMITS = Limits(max_bytes=2_000_000, total_s=20.0)
+_SEARCH_LIMITS = FetchLimits(max_bytes=2_000_000, total_s=20.0)
 _ERROR_BYTES = 100_000
 _ERROR_CHARACTERS = 500
 _LOOKED_AT = 1024
@@ -41,7 +41,7 @@ _HTML_START = re.compile(rb"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORE
 
 
 class Kind(StrEnum):
-    """What a response holds, as far as reading it is concerned."""
+    """How a response is read."""
 
     HTML = "html"
     PDF = "pdf"
@@ -50,7 +50,7 @@ class Kind(StrEnum):
 
 
 class StatusRefused(ToolError):
-    """A server answered with an error; the text holds, fenced, what it said."""
+    """A server answered with an error status; the text quotes its answer, fenced."""
 
     trust = Trust.UNTRUSTED
 
@@ -62,7 +62,7 @@ class WebFetchArguments(ToolArguments):
 
 
 class WebFetch(Tool[WebFetchArguments]):
-    """Fetches one URL; all that comes from there is fenced and untrusted."""
+    """Fetches one URL; the result is fenced and untrusted."""
 
     name = "web_fetch"
     description = "Fetch a URL: the text of a web page or PDF; JSON and plain text as they are."
@@ -83,7 +83,7 @@ class WebFetch(Tool[WebFetchArguments]):
             data, is_whole = await response.read_head(_ERROR_BYTES if is_error else None)
         if is_error:
             raise StatusRefused(await self._problem(response, data))
-        # What a server does not know it often calls plain text.
+        # Servers often call unknown files plain text.
         if kind is None or (kind is Kind.TEXT and not response.charset.startswith("utf-16")):
             found = _kind_found(data)
             kind = found if kind is None or found is Kind.BINARY else kind
@@ -122,7 +122,7 @@ class WebFetch(Tool[WebFetchArguments]):
         return Reading("", text[: args.max_chars], len(text))
 
     async def _problem(self, response: Response, data: bytes) -> str:
-        """What a status of failure means, and what the server says of it."""
+        """An error status in words, with what the server says about it."""
         problem = f"{response.url.host} answered {_status(response.status)}."
         after = response.headers.get("retry-after", "")
         if re.fullmatch(r"[0-9]{1,6}", after):
@@ -168,7 +168,7 @@ def web_tools(
 
 
 def _kind_announced(media_type: str) -> Kind | None:
-    """The kind that a media type means; None for one that means nothing."""
+    """The kind that a media type stands for; None for a type without meaning."""
     if media_type in _UNKNOWN:
         return None
     if media_type in _HTML:
@@ -179,7 +179,7 @@ def _kind_announced(media_type: str) -> Kind | None:
 
 
 def _kind_found(data: bytes) -> Kind:
-    """The kind of what came without a type that means anything, by its first bytes."""
+    """The kind of a response by its first bytes."""
     head = data[:_LOOKED_AT]
     if head.startswith(b"%PDF-"):
         return Kind.PDF
@@ -206,7 +206,7 @@ def _status(status: int) -> str:
 
 
 def _remarks(reading: Reading, size: int, is_whole: bool) -> str:
-    """What the model has to know of a text that is not all there was."""
+    """Remarks for the model on what the text leaves out."""
     remarks = [reading.note] if reading.note else []
     if len(reading.text) < reading.total:
         remarks.append(

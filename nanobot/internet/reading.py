@@ -1,19 +1,17 @@
-"""Text from web pages, PDF documents and other bytes that came from somewhere else."""
+"""Text from web pages, PDF documents and bytes in any encoding."""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
-import contextlib
 import json
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from nanobot.core.errors import ToolError
-from nanobot.shell.process_tree import uninterrupted
+from nanobot.shell.process_tree import run_worker
 
 Kind: TypeAlias = Literal["markdown", "text", "pdf"]
 
@@ -44,7 +42,7 @@ _ENCODINGS = frozenset(
         *("cp874", *(f"cp{page}" for page in range(1250, 1259))),
     }
 )
-# What the standard, and so every browser, takes these names to mean.
+# How the standard, and so every browser, reads these names.
 _READ_AS = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
@@ -58,8 +56,8 @@ _READ_AS = {
     "euc_kr": "cp949",
     "utf-16": "utf-16-le",
 }
-# What nobody sees and a model reads all the same (tag characters, zero width, marks of direction);
-# line breaks, tabs and what joins letters and emoji stay.
+# Invisible to people but read by models (tag characters, zero width, marks of direction). Line
+# breaks, tabs and joiners of letters and emoji stay.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
@@ -68,7 +66,7 @@ _INVISIBLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a document says: the first characters of ``total``; ``note`` is a remark or ""."""
+    """A document's title and the first of its ``total`` characters; ``note`` is a remark or ""."""
 
     title: str
     text: str
@@ -111,8 +109,10 @@ class DocumentReader:
             **{"first": first, "pages": pages},
         }
         async with self._slots:
-            answer = await self._worked(json.dumps(request).encode() + b"\n" + data)
-        if not answer:
+            answer, exit_code = await run_worker(
+                str(_WORKER), json.dumps(request).encode() + b"\n" + data, seconds=self._seconds
+            )
+        if exit_code != 0:
             raise ToolError("The document is too large or too tangled to be read.")
         result = json.loads(answer)
         if result["error"]:
@@ -120,27 +120,6 @@ class DocumentReader:
         text = visible(result["text"])
         hidden = len(result["text"]) - len(text)
         return Reading(visible(result["title"]), text, result["total"] - hidden, result["note"])
-
-    async def _worked(self, document: bytes) -> bytes:
-        """The worker's answer; empty if it took too long, or died of what it read."""
-        worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-X", "utf8", "-W", "ignore", str(_WORKER)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={},
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(self._seconds):
-                answer, _ = await worker.communicate(document)
-            return answer if worker.returncode == 0 else b""
-        except TimeoutError:
-            return b""
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                worker.kill()
-            await uninterrupted(_buried(worker))
 
 
 def decoded(data: bytes, charset: str = "") -> str:
@@ -162,7 +141,7 @@ def decoded(data: bytes, charset: str = "") -> str:
 
 
 def visible(text: str) -> str:
-    """``text`` without the characters that nobody would see; its lines end with a line feed."""
+    """``text`` without invisible characters, its lines ended by a line feed."""
     return _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
@@ -174,10 +153,3 @@ def _encoding(label: str) -> str | None:
         return None
     name = _READ_AS.get(name, name)
     return name if name in _ENCODINGS else None
-
-
-async def _buried(worker: asyncio.subprocess.Process) -> None:
-    # Some versions of Python wait for the end of the output, which nobody would read any more.
-    assert worker.stdout is not None
-    await worker.stdout.read()
-    await worker.wait()

@@ -1,9 +1,9 @@
-"""Turns web pages and PDF documents into text in a process of its own, which can be killed.
+"""A worker program that turns web pages and PDF documents into text.
 
-Parsers of what strangers wrote can take for ever, or all memory: in the daemon that would stop
-every chat. Run as a program (``python -I reading_worker.py``) it reads one request from standard
-input (a line of JSON, then the document's bytes) and writes one JSON object to standard output.
-Pages are UTF-8. Steps that may be slow have a time of their own, after which a simpler one serves.
+A hostile document can make a parser take for ever, or all memory, so parsers run in a process of
+their own that can be killed. The program (``python -I reading_worker.py``) reads one request from
+standard input (a line of JSON, then the document's bytes; pages in UTF-8) and writes one JSON
+object to standard output. A slow step has a time limit, after which a simpler one takes its place.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _LINES = frozenset({"dd", "div", "dt", "figcaption", "li", "summary", "tr"})
 _PROSE = frozenset(
     {"p", "ul", "ol", "dl", "table", "pre", "blockquote", "figure", "h1", "h2", "h3"}
 )
-"""What content is made of; it lies in something else."""
+"""Elements of content, never its container."""
 _CONTENT = "self::main or self::article or @role='main' or @role='article'"
 _ROLES = ("navigation", "contentinfo", "complementary", "search", "dialog", "alertdialog")
 _BESIDE = ".//*[self::nav or self::footer or self::aside{}][not(ancestor::*[{}])]".format(
     "".join(f" or @role='{role}'" for role in _ROLES), _CONTENT
 )
-"""What a page names as no part of its content."""
+"""Elements that a page itself marks as not its content."""
 _CHROME = re.compile(
     r"(?:^|[\s_-])(?:cookies?|consent|gdpr|nav|navigation|sidebar|footer|breadcrumbs?|newsletter"
     r"|subscribe|share|social|related|promo|sponsored|adverts?|ads?|popup|modal)(?:$|[\s_-])",
@@ -98,15 +98,15 @@ class Result(TypedDict):
 
 
 class TooSlow(BaseException):
-    """A step has used up its time; not an Exception, which parsers catch by the handful."""
+    """A step has used up its time; a BaseException, since parsers catch every Exception."""
 
 
 class Unreadable(Exception):
-    """There is no text to be had, for the reason given: never in a document's own words."""
+    """No text can be read; the reason never quotes the document."""
 
 
 def read(request: Request, data: bytes) -> Result:
-    """Read a document; whatever a parser stumbles over becomes the result's ``error``."""
+    """Read a document; a parser's failure becomes the result's ``error``."""
     result = Result(title="", text="", total=0, note="", error="")
     try:
         if request["kind"] == "pdf":
@@ -136,7 +136,7 @@ def read(request: Request, data: bytes) -> Result:
 
 
 def tidied(text: str) -> str:
-    """``text`` without space at the ends of lines and without heaps of empty ones."""
+    """``text`` without trailing spaces and without runs of empty lines."""
     lines: list[str] = []
     for line in text.replace("\xa0", " ").splitlines():
         line = line.rstrip()
@@ -193,7 +193,7 @@ def read_page(data: bytes, url: str, *, as_markdown: bool, step: float) -> tuple
 
 
 def _clean(body: HtmlElement, url: str) -> None:
-    """Drop what is no text or cannot be seen, make links whole, bound the depth."""
+    """Drop what is not text or is invisible, make links absolute, bound the depth."""
     for element in list(body.iter(*_NOT_CONTENT)):
         element.drop_tree()
     for element in [*body.iterfind(".//*[@hidden]"), *body.iterfind(".//*[@style]")]:
@@ -225,7 +225,7 @@ def _resolve(body: HtmlElement, url: str, base: str) -> None:
 
 
 def _flatten(body: HtmlElement) -> None:
-    """Let elements that lie too deep be the text they hold."""
+    """Replace elements nested too deep by their text."""
     level = [body]
     for _ in range(_MAX_DEPTH):
         level = [child for element in level for child in element]
@@ -263,11 +263,16 @@ def _article(body: HtmlElement, title: str, step: float) -> tuple[HtmlElement, i
             place = _place_of(found, content)
     except TooSlow:
         return body, 0
-    return content, _prune([place], lambda beside: _is_menu(beside) or _is_chrome(beside))
+
+    def is_dropped(block: HtmlElement) -> bool:
+        names = f"{block.get('class')} {block.get('id')}"
+        return _is_menu(block) or _CHROME.search(names) is not None
+
+    return content, _prune([place], is_dropped)
 
 
 def _prune(kept: Sequence[HtmlElement], is_dropped: Callable[[HtmlElement], bool]) -> int:
-    """Drop elements beside those to keep; how many characters of prose were in them."""
+    """Drop elements beside those to keep; returns how many characters of prose they held."""
     above = {ancestor for element in kept for ancestor in element.iterancestors()}
     path = above.union(kept)
     left_out = 0
@@ -280,7 +285,7 @@ def _prune(kept: Sequence[HtmlElement], is_dropped: Callable[[HtmlElement], bool
 
 
 def _readable(content: HtmlElement, title: str) -> HtmlElement | None:
-    """What readability takes for the article, if anything."""
+    """The article according to readability; None if it finds none."""
     from readability import Document  # type: ignore[import-untyped]
     from readability.readability import Unparseable  # type: ignore[import-untyped]
 
@@ -338,11 +343,6 @@ def _outermost(body: HtmlElement, tags: tuple[str, ...]) -> list[HtmlElement]:
 def _is_menu(block: HtmlElement) -> bool:
     """Whether most of a block are links."""
     return 2 * sum(len(_words(link)) for link in block.iter("a")) > len(_words(block))
-
-
-def _is_chrome(block: HtmlElement) -> bool:
-    """Whether a block's class or id says that it is no content."""
-    return _CHROME.search(f"{block.get('class')} {block.get('id')}") is not None
 
 
 def _words(element: HtmlElement) -> str:
@@ -422,7 +422,7 @@ def plain(root: HtmlElement) -> str:
 
 
 def _stripped(data: bytes) -> str:
-    """What is left of a page without its tags, where a parser finds nothing in it."""
+    """The text between the tags of a page in which the parser finds no body or no words."""
     kept: list[str] = []
     skipped = ""
     for piece in re.split(r"(<[^<>]*>)", data.decode("utf-8", "replace")):

@@ -1,4 +1,4 @@
-"""The web_search tool and its engines: Brave's API with a key, DuckDuckGo's page without."""
+"""The web_search tool with two engines: Brave's API (needs a key) and DuckDuckGo's page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SearchResult:
 
 
 class SearchEngine(Protocol):
-    """Where web_search looks. ``search`` raises ToolError when the engine does not serve."""
+    """A search engine; ``search`` raises ToolError when it cannot be used."""
 
     name: str
 
@@ -48,7 +48,7 @@ class SearchEngine(Protocol):
 
 
 def _as_standard(schema: dict[str, Any]) -> None:
-    """The bounds of a number that may be left out, as JSON Schema has them and pydantic not."""
+    """Name the bounds of an optional number as JSON Schema does; pydantic does not."""
     del schema["default"]
     schema["minimum"] = schema.pop("ge")
     schema["maximum"] = schema.pop("le")
@@ -138,7 +138,7 @@ class Brave:
 
 
 class DuckDuckGo:
-    """DuckDuckGo's page for browsers without scripts; it needs no key and refuses when busy."""
+    """DuckDuckGo's page for browsers without scripts; needs no key, but may refuse robots."""
 
     name = "DuckDuckGo"
 
@@ -149,12 +149,16 @@ class DuckDuckGo:
     async def search(self, query: str, count: int) -> Sequence[SearchResult]:
         """At most ``count`` results; raises ToolError."""
         url = f"{self._base}/html/?{urlencode({'q': query})}"
-        # Names that are no browser's at all are turned away.
+        # DuckDuckGo refuses names that no browser has.
         headers = {"Accept": "text/html", "User-Agent": f"Mozilla/5.0 (compatible; {USER_AGENT})"}
         async with self._client.get(url, headers=headers) as response:
             data = await response.read()
         if response.status != 200 or b"anomaly-modal" in data or b"challenge-form" in data:
-            raise ToolError(_duckduckgo_problem(response))
+            if response.status in {200, 202, 403, 418, 429}:
+                problem = "takes this machine for a robot and refuses to search."
+            else:
+                problem = f"answered with status {response.status}; try again later."
+            raise ToolError(f"DuckDuckGo {problem} {_ADVICE}")
         hits = await asyncio.to_thread(_hits_in, decoded(data, response.charset), url)
         if hits is None:
             raise ToolError(f"DuckDuckGo's page was not understood; it may have changed. {_ADVICE}")
@@ -182,12 +186,6 @@ def _brave_problem(response: Response, data: bytes) -> ToolError:
     if response.status == 422:
         return ToolError("Brave does not accept this query; make it shorter and simpler.")
     return ToolError(f"Brave answered with status {response.status}; try again later.")
-
-
-def _duckduckgo_problem(response: Response) -> str:
-    if response.status in {200, 202, 403, 418, 429}:
-        return f"DuckDuckGo takes this machine for a robot and refuses to search. {_ADVICE}"
-    return f"DuckDuckGo answered with status {response.status}; try again later. {_ADVICE}"
 
 
 def _hits_in(source: str, url: str) -> list[tuple[str, str, str]] | None:
@@ -219,7 +217,7 @@ def _hits_in(source: str, url: str) -> list[tuple[str, str, str]] | None:
 
 
 def _target(page_url: str, link: str) -> str:
-    """Where a result leads: DuckDuckGo's links go through its counter with the URL inside."""
+    """The URL of a result, which DuckDuckGo's links hold as a parameter of its counter."""
     try:
         whole = urljoin(page_url, link)
         parts = urlsplit(whole)

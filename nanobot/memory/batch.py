@@ -1,7 +1,8 @@
-"""A consolidation batch: the log as text for the model, and its answer read back."""
+"""A part of a session: as text for the consolidating model, and the model's answer read back."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,45 +24,54 @@ from nanobot.memory.edits import Edit, EditAction, marked
 from nanobot.session.entries import Entry, EntryKind
 
 WORDS_CHARS = 8000
-"""Characters of one message that are digested."""
+"""Characters of one message that the model is shown."""
 RESULT_CHARS = 1200
-"""Characters of a tool result that are digested: what matters of it, the answer says."""
+"""Characters of a tool result that the model is shown; the answer repeats what matters."""
 RAW_CHARS = 4000
-"""Characters of one message that are archived raw; the log has all of it."""
+"""Characters of one message that are archived raw; the log keeps all of it."""
 _CUT = "[… {omitted} characters left out]"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive entries of one session, oldest first, to be digested in one step."""
+    """Consecutive entries of one session, oldest first, for one batch.
+
+    The model's view then begins at ``keeps_from``, if given.
+    """
 
     session: str
     entries: tuple[Entry, ...]
+    keeps_from: int | None = None
+
+    @property
+    def last(self) -> int:
+        """The seq of the last entry."""
+        return self.entries[-1].seq
 
     @property
     def said(self) -> tuple[Entry, ...]:
-        """The entries with words in them, without those of messages that were parked."""
-        parked = {
+        """The entries with words, without those of dead-lettered messages."""
+        dropped = {
             entry.inbound_id: entry.seq for entry in self.entries if entry.kind is EntryKind.PARKED
         }
         return tuple(
             entry
             for entry in self.entries
-            if entry.seq > parked.get(entry.inbound_id, 0) and _words(entry)
+            if entry.seq > dropped.get(entry.inbound_id, 0) and _words(entry)
         )
 
     @property
     def has_guest(self) -> bool:
-        """Whether anybody but the owner has a part in it."""
+        """Whether anybody but the owner wrote in it."""
         return any(entry.principal.startswith(f"{Role.GUEST}:") for entry in self.entries)
 
     @property
     def name(self) -> str:
-        """A name that is the same whenever this part is digested."""
-        return f"{self.session}:{self.entries[0].seq}-{self.entries[-1].seq}"
+        """A name that identifies the part across tries and processes."""
+        return f"{self.session}:{self.entries[0].seq}-{self.last}"
 
     def of_trust(self, trust: Trust) -> str:
-        """What a model is shown: all that is to be trusted, or the tainted turns whole."""
+        """The text for the model: all trusted entries, or every entry of the tainted turns."""
         said = self.said
         if trust is Trust.TRUSTED:
             return _shown(entry for entry in said if entry.trust is Trust.TRUSTED)
@@ -69,7 +79,7 @@ class Part:
         return _shown(entry for entry in said if entry.inbound_id in tainted)
 
     def raw(self) -> str:
-        """The words themselves as paragraphs; of results, how they began."""
+        """The words themselves as paragraphs, tool results by their beginning."""
         paragraphs = []
         for entry in self.said:
             limit = 300 if entry.kind is EntryKind.TOOL else RAW_CHARS
@@ -79,7 +89,7 @@ class Part:
         return "\n\n".join(paragraphs)
 
     def paragraphs(self, events: Iterable[tuple[Event, Trust]]) -> str:
-        """Events as the paragraphs of HISTORY.md, by time; a guest's session is named in them."""
+        """Events as the paragraphs of HISTORY.md, by time; they name a session with guests."""
         first, last = self.entries[0].at, self.entries[-1].at
         timed = [
             (last if event.at is None else min(max(event.at, first), last), event, trust)
@@ -93,7 +103,7 @@ class Part:
 
 
 def size_of(entry: Entry) -> int:
-    """Characters that an entry takes in what is digested."""
+    """Characters that an entry takes in the text for the model."""
     return len(_line(entry)) if _words(entry) else 0
 
 
@@ -157,9 +167,9 @@ def stamp(at: datetime) -> str:
 
 
 def cut_place(entries: Sequence[Entry], keep: int) -> int | None:
-    """The seq of the first entry to keep in view: a person's message with whole turns behind it.
+    """The seq of the first entry to keep in view: a person's message at which a turn begins.
 
-    At least ``keep`` messages stay. None if there is no such place but the beginning.
+    No turn is divided and at least ``keep`` messages stay. None if only the beginning would do.
     """
     kept = 0
     later: set[str] = set()
@@ -181,7 +191,7 @@ def cut_place(entries: Sequence[Entry], keep: int) -> int | None:
 
 TOOL = "save_memory"
 ENTRY_CHARS = 2000
-"""The longest paragraph taken over."""
+"""The longest paragraph written, in characters."""
 MOST_ENTRIES = 60
 MOST_EDITS = 40
 _FENCED = re.compile(r"```[\w-]*\s*\n(.*?)```", re.DOTALL)
@@ -213,8 +223,8 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
-    """What a model made of a part of a conversation; at least one event."""
+class Answer:
+    """What a model made of a part: at least one event, and edits of MEMORY.md."""
 
     events: tuple[Event, ...]
     edits: tuple[Edit, ...] = ()
@@ -258,8 +268,8 @@ def tool_spec(*, edits: bool) -> ToolSpec:
     return ToolSpec(TOOL, "Save what is worth keeping of the conversation.", parameters)
 
 
-def read_digest(response: LLMResponse, trust: Trust) -> Digest:
-    """The digest in an answer, its edits of that trust. Raises Unusable."""
+def read_answer(response: LLMResponse, trust: Trust) -> Answer:
+    """The answer in a response, with edits of that trust. Raises Unusable."""
     if response.finish_reason is FinishReason.LENGTH:
         raise Unusable("the answer was cut off")
     texts = [call.arguments for call in response.tool_calls]
@@ -275,50 +285,32 @@ def read_digest(response: LLMResponse, trust: Trust) -> Digest:
         events = tuple(_events(_list_of(document, "history")))[:MOST_ENTRIES]
         if events:
             edits = tuple(_edits(_list_of(document, "memory"), trust))[:MOST_EDITS]
-            return Digest(events, edits)
+            return Answer(events, edits)
         reason = "the answer has nothing for HISTORY.md"
     raise Unusable(reason)
 
 
 def _documents(content: str) -> Iterator[str]:
-    """What may be JSON in a text: fenced blocks, else each object that stands in it."""
+    """The texts that may be the document: fenced blocks, the whole text, each object in prose."""
     yield from _FENCED.findall(content)
+    if content.lstrip().startswith("{"):
+        yield content
+    decoder = json.JSONDecoder(strict=False)
     start = content.find("{")
     while start >= 0:
-        end = _end_of(content, start)
-        if end is None:
-            yield content[start:]
+        try:
+            _, end = decoder.raw_decode(content, start)
+        except RecursionError:
             return
-        yield content[start:end]
+        except ValueError:
+            end = start + 1
+        else:
+            yield content[start:end]
         start = content.find("{", end)
 
 
-def _end_of(text: str, start: int) -> int | None:
-    """Behind the bracket that closes the one at ``start``; None when it is not closed."""
-    depth = 0
-    in_string = escaped = False
-    for place in range(start, len(text)):
-        character = text[place]
-        if in_string:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                in_string = False
-        elif character == '"':
-            in_string = True
-        elif character in "{[":
-            depth += 1
-        elif character in "}]":
-            depth -= 1
-            if depth == 0:
-                return place + 1
-    return None
-
-
 def _loaded(text: str) -> Any:
-    """The document in a text, None where it is none; raises Unusable when its end is missing."""
+    """The document in a text, None if it is none; raises Unusable if its end is missing."""
     try:
         return read_json(text)
     except EOFError:
@@ -328,7 +320,7 @@ def _loaded(text: str) -> Any:
 
 
 def _unwrapped(document: Any) -> Mapping[str, Any]:
-    """The object with the lists: itself, or in what looks like a call, or alone in a list."""
+    """The object with the lists, taken out of a call or a list of one."""
     if isinstance(document, list) and len(document) == 1:
         document = document[0]
     if not isinstance(document, dict):

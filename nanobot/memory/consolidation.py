@@ -1,4 +1,4 @@
-"""Consolidation: older parts of sessions become HISTORY.md's paragraphs and MEMORY.md's edits."""
+"""Consolidation: older parts of sessions become paragraphs of HISTORY.md, edits of MEMORY.md."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from nanobot.core.errors import ProviderError, RetryLater, StoreError
 from nanobot.core.messages import Trust
 from nanobot.core.ports import ChosenModel, Clock, ModelSource
 from nanobot.memory.batch import (
-    Digest,
-    Event,
+    Answer,
     Part,
     Unusable,
     cut_place,
     is_message,
-    read_digest,
+    read_answer,
     size_of,
     tool_spec,
 )
 from nanobot.memory.edits import edits_from_json, edits_to_json
-from nanobot.memory.progress import Batch, Digests, DigestState, Standing, is_service
+from nanobot.memory.progress import Backlog, Batch, MemoryProgress, SessionProgress, is_service
 from nanobot.memory.store import MemoryStore
 from nanobot.prompts import render
 from nanobot.session.entries import Entry, EntryKind
@@ -35,28 +34,28 @@ from nanobot.session.log import LiveSession, SessionLog
 from nanobot.session.usage import ModelCall
 
 KEEP = 10
-"""Messages that stay in the model's view at least."""
+"""The fewest messages that stay in the model's view."""
 BACKOFF_S = (60.0, 900.0)
-"""Waits after the first answers of no use; the one after the last archives the raw words."""
+"""Waits after the first unusable answers; one more archives the raw words."""
 OUTAGE_S = (60.0, 300.0, 900.0, 3600.0)
-"""Waits while the model cannot be reached, the last one again and again."""
+"""Waits while the model cannot be reached; the last one repeats."""
 DISK_RETRY_S = 600.0
 AT_ONCE = 2
-"""Sessions digested at the same time."""
+"""Sessions consolidated at the same time."""
 PART_CHARS = 40_000
-"""Characters of a conversation digested in one step."""
+"""Characters of a conversation in one batch."""
 MARK_CHARS = 1500
 """Characters of the paragraphs that stay in the model's view in place of what they sum up."""
 CHARS_PER_TOKEN = 3
-"""A cautious guess: what is compared with it is counted by the database, in characters."""
+"""A cautious ratio; the database counts characters."""
 WORTH = 4
-"""A part that is digested for the window's sake takes at least such a fraction of its half."""
-_PAGE = 200
+"""A batch made because half the window is full takes at least this fraction of that half."""
+_CHUNK = 200
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    """How to digest: ``model`` None is the usual one; ``window`` counts messages."""
+    """How to consolidate: ``model`` None is the session's own; ``window`` counts messages."""
 
     window: int
     model: str | None = None
@@ -65,34 +64,25 @@ class MemorySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a session: steps done, and the error that ended it ("" for none)."""
+class ConsolidationResult:
+    """What a run did: the batches written, and the error that ended it ("" for none)."""
 
     session: str
     steps: int
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Due:
-    """What is to be digested now: a part, and from where on the model's view begins afterwards."""
-
-    part: Part
-    keeps_from: int | None
-
-
 class Consolidator:
-    """Digests sessions in tasks of its own; the app starts and closes it.
+    """Consolidates idle sessions in tasks of its own; the app starts and closes it.
 
-    ``idle`` is the one way in while the app runs. With ``active`` false (a one-shot) it does
-    nothing of itself.
+    The dispatcher calls ``idle``. With ``active`` false (a one-shot), only ``now`` does anything.
     """
 
     def __init__(
         self,
         *,
         sessions: SessionLog,
-        digests: Digests,
+        progress: MemoryProgress,
         memory: MemoryStore,
         models: ModelSource,
         clock: Clock,
@@ -100,9 +90,9 @@ class Consolidator:
         active: bool = True,
         offline: str = "",
     ) -> None:
-        """``offline``: the name of a model that is never asked."""
+        """``offline``: the name of a model that is never called."""
         self._sessions = sessions
-        self._digests = digests
+        self._progress = progress
         self._memory = memory
         self._models = models
         self._clock = clock
@@ -121,20 +111,20 @@ class Consolidator:
         self._by_session: dict[str, asyncio.Lock] = {}
         self._outages: dict[str, int] = {}  # tries in a row that reached no model, by session
 
-    # -- the life of a session, as the dispatcher tells it ----------------------------------------
+    # -- called by the dispatcher and the app ---------------------------------------------------
 
     async def turn_begins(self) -> None:
-        """Keep what the owner has made of MEMORY.md by hand, before a turn may change it."""
+        """Keep the owner's own changes of MEMORY.md as a version before a turn may change it."""
         await self._memory.notice("owner")
         self._turned = True
 
     async def _after_turns(self) -> None:
-        """Keep what turns since the last time have made of it; without one it was the owner."""
+        """Keep MEMORY.md as a version of the assistant, or of the owner if no turn ran since."""
         by, self._turned = "assistant" if self._turned else "owner", False
         await self._memory.after_turn(by)
 
     def idle(self, session_key: str) -> None:
-        """A session has no mail: look after its memory in the background."""
+        """Check in the background whether a session without mail needs consolidation."""
         if not self._active:
             return
         if session_key in self._tasks:
@@ -147,13 +137,13 @@ class Consolidator:
             self._looking = asyncio.create_task(self._look_round(), name="memory")
 
     async def start(self) -> None:
-        """Take up what former processes left: half a batch, ``/new``, what was put off."""
+        """Resume what former processes left: unfinished batches, ``/new``, failed tries."""
         await self._after_turns()
-        for key in {*await self._digests.behind(), *await self._digests.put_off()}:
+        for key in {*await self._progress.behind(), *await self._progress.put_off()}:
             self.idle(key)
 
     async def aclose(self) -> None:
-        """Stop asking models; what is being written is finished."""
+        """Stop model calls; batches that are being written are finished."""
         self._active = False
         for timer in self._timers.values():
             timer.cancel()
@@ -171,7 +161,7 @@ class Consolidator:
         await self._after_turns()
 
     async def forget(self, key: str) -> None:
-        """Leave a session alone that is about to be deleted."""
+        """Stop all work on a session that is about to be deleted."""
         if timer := self._timers.pop(key, None):
             timer.cancel()
         self._again.discard(key)
@@ -185,16 +175,16 @@ class Consolidator:
             await asyncio.wait(self._writes)
 
     def is_looking_after(self, key: str) -> bool:
-        """Whether anything is being done about a session, waits for a later time aside."""
+        """Whether a session is checked or consolidated now, or is next."""
         return key in self._idle or key in self._tasks or self._looking is not None
 
-    async def now(self, key: str) -> Outcome:
-        """Digest all of a session but its last messages, at once, whatever failed before.
+    async def now(self, key: str) -> ConsolidationResult:
+        """Consolidate all of a session but its last messages, without waiting out a failure.
 
-        Three answers of no use archive the raw words here, too, counted from former tries on.
+        Here, too, the third unusable answer in a row archives the raw words.
         """
         async with self._lock(key):
-            return await self._digest(key, forced=True)
+            return await self._consolidate(key, forced=True)
 
     def _ended(self, key: str, task: asyncio.Task[None]) -> None:
         del self._tasks[key]
@@ -203,19 +193,21 @@ class Consolidator:
             self.idle(key)
 
     async def _look_round(self) -> None:
-        """Look at the idle sessions, all that are there at once: most need nothing."""
+        """Check all idle sessions with one query; most of them need nothing."""
         while self._idle:
             keys = tuple(self._idle)
             self._idle.clear()
+            due: list[str] = []
             try:
                 await self._after_turns()
                 due = await self._perhaps_due(keys)
-            except (StoreError, OSError) as error:
-                logger.error("memory waits for the disk: {}", error)
-                due = self._all_later(keys)
-            except Exception:
-                logger.exception("looking for what to consolidate failed")
-                due = self._all_later(keys)
+            except Exception as error:
+                if isinstance(error, StoreError | OSError):
+                    logger.error("memory write postponed: {}", error)
+                else:
+                    logger.exception("the search for sessions to consolidate failed")
+                for key in keys:
+                    self._later(key, DISK_RETRY_S)
             for key in due:
                 if key in self._tasks:
                     self._again.add(key)
@@ -229,15 +221,15 @@ class Consolidator:
         """One run over a session; the supervision point of its task."""
         try:
             async with self._lock(key), self._slots:
-                await self._digest(key)
+                await self._consolidate(key)
         except (StoreError, OSError) as error:
-            logger.bind(session=key).error("memory waits for the disk: {}", error)
+            logger.bind(session=key).error("memory write postponed: {}", error)
             self._later(key, DISK_RETRY_S)
         except Exception:
             logger.bind(session=key).exception("consolidation failed")
 
     def _lock(self, key: str) -> asyncio.Lock:
-        """One run at a time a session. Kept: a lock is small, and there are as many as sessions."""
+        """The lock that allows one run at a time for a session; kept for the process's life."""
         return self._by_session.setdefault(key, asyncio.Lock())
 
     def _later(self, key: str, seconds: float) -> None:
@@ -245,31 +237,25 @@ class Consolidator:
             loop = asyncio.get_running_loop()
             self._timers[key] = loop.call_later(max(seconds, 0.0), self._timed, key)
 
-    def _all_later(self, keys: Sequence[str]) -> list[str]:
-        """None is due now."""
-        for key in keys:
-            self._later(key, DISK_RETRY_S)
-        return []
-
     def _timed(self, key: str) -> None:
         self._timers.pop(key, None)
         self.idle(key)
 
     # -- one session ----------------------------------------------------------------------------
 
-    async def _digest(self, key: str, *, forced: bool = False) -> Outcome:
-        """Digest step by step what is due; ends at the first failure."""
+    async def _consolidate(self, key: str, *, forced: bool = False) -> ConsolidationResult:
+        """Write batch by batch what is due; ends at the first failure."""
         steps = 0
         fault: ProviderError | None = None
-        if half := await self._digests.half_written(key):
+        if half := await self._progress.half_written(key):
             await self._carried_out(half)
             steps += 1
         cut: int | None = None
         while True:
-            state = await self._digests.state(key)
+            state = await self._progress.of(key)
             if not forced and state.not_before is not None and state.not_before > self._clock():
                 self._later(key, (state.not_before - self._clock()).total_seconds())
-                return Outcome(key, steps, state.error)
+                return ConsolidationResult(key, steps, state.error)
             live = await self._sessions.live(key)
             name = self._settings.model or live.settings.model
             await self._models.prepare(name)
@@ -279,43 +265,44 @@ class Consolidator:
                 chosen, fault = None, refusal
             # The cut is made once: a conversation that goes on must not be cut shorter and shorter.
             cut = cut or self._cut(live, forced=forced)
-            due = await self._due(key, state, cut, chosen)
-            if due is None:
+            part = await self._next_part(key, state, cut, chosen)
+            if part is None:
                 if cut is not None and cut > state.live_from:
-                    await self._digests.move_view(key, cut, render.digested(""))
-                return Outcome(key, steps)
-            if not due.part.said:
-                await self._digests.skip(key, due.part.entries[-1].seq)
+                    await self._progress.move_view(key, cut, render.digested(""))
+                return ConsolidationResult(key, steps)
+            if not part.said:
+                await self._progress.skip(key, part.last)
                 continue
             if chosen is not None and chosen.model == self._offline:
-                return Outcome(key, steps, "the offline model digests nothing")
+                return ConsolidationResult(key, steps, "the offline model does not consolidate")
             if chosen is not None:
-                batch = await self._asked(due, state, chosen)
+                batch = await self._asked(part, state, chosen)
             else:
                 assert fault is not None
-                batch = await self._failed(due, state, fault)
+                batch = await self._failed(part, state, fault)
             if batch is None:
-                return Outcome(key, steps, (await self._digests.state(key)).error)
+                return ConsolidationResult(key, steps, (await self._progress.of(key)).error)
             await self._carried_out(batch)
             steps += 1
 
     async def _perhaps_due(self, keys: Sequence[str]) -> list[str]:
-        """The sessions that are worth a closer look; this one reads no message."""
-        standings = await self._digests.standings(keys)
-        return [key for key, standing in standings.items() if self._may_be_due(key, standing)]
-
-    def _may_be_due(self, key: str, standing: Standing) -> bool:
-        room = self._room(standing.model)
+        """The sessions that may have something due, judged without reading a message."""
         window = self._settings.window
-        return (
-            standing.is_half_written
-            or (standing.behind > window if is_service(key) else standing.is_behind)
-            or standing.messages > window
-            or (room is not None and standing.characters > room)
-        )
+
+        def may_be_due(key: str, backlog: Backlog) -> bool:
+            room = self._room(backlog.model)
+            return (
+                backlog.is_half_written
+                or (backlog.behind > window if is_service(key) else backlog.is_behind)
+                or backlog.messages > window
+                or (room is not None and backlog.characters > room)
+            )
+
+        backlogs = await self._progress.backlogs(keys)
+        return [key for key, backlog in backlogs.items() if may_be_due(key, backlog)]
 
     def _room(self, model: str | None) -> int | None:
-        """Characters of a conversation that half of its model's window holds; None: unknown."""
+        """Characters that half of a model's window holds; None if no model can be chosen."""
         try:
             chosen = self._models.choose(model)
         except ProviderError:
@@ -323,20 +310,20 @@ class Consolidator:
         return (chosen.context_window - chosen.max_tokens) * CHARS_PER_TOKEN // 2
 
     def _cut(self, live: LiveSession, *, forced: bool) -> int | None:
-        """Where the model's view shall begin after this run, if the session has grown too long."""
+        """Where the model's view begins after this run, if the session has grown too long."""
         count = sum(map(is_message, live.entries))
         room = self._room(live.settings.model)
         cut = cut_place(live.entries, KEEP)
         if cut is None or forced or count > self._settings.window:
             return cut
-        # Where the last messages alone are large, one turn more is not worth a step of its own.
+        # Where the last messages alone are large, one more turn is not worth a batch.
         older = sum(_weight(entry) for entry in live.entries if entry.seq < cut)
         is_large = room is not None and sum(map(_weight, live.entries)) > room
         return cut if is_large and room is not None and older > room // WORTH else None
 
-    async def _due(
-        self, key: str, state: DigestState, cut: int | None, chosen: ChosenModel | None
-    ) -> _Due | None:
+    async def _next_part(
+        self, key: str, state: SessionProgress, cut: int | None, chosen: ChosenModel | None
+    ) -> Part | None:
         """The next part: entries behind the cursor that have left, or are to leave, the view."""
         end = max(state.live_from, cut or 0)
         room = PART_CHARS
@@ -346,9 +333,9 @@ class Consolidator:
         size, turn = 0, 0
         after, is_all = state.upto, False
         while not is_all:
-            page = await self._sessions.entries(key, after=after, limit=_PAGE)
-            is_all = len(page) < _PAGE
-            for entry in page:
+            chunk = await self._sessions.entries(key, after=after, limit=_CHUNK)
+            is_all = len(chunk) < _CHUNK
+            for entry in chunk:
                 after = entry.seq
                 if entry.seq >= end:
                     is_all = True
@@ -357,34 +344,28 @@ class Consolidator:
                 if entry.kind is EntryKind.USER and entries:
                     turn = len(entries)
                 if entries and size > room:
-                    entries = entries[: turn or len(entries)]
-                    return _Due(Part(key, tuple(entries)), None)
+                    return Part(key, tuple(entries[: turn or len(entries)]))
                 entries.append(entry)
         if not entries:
             return None
-        keeps_from = cut if cut is not None and cut > state.live_from else None
-        return _Due(Part(key, tuple(entries)), keeps_from)
+        return Part(key, tuple(entries), cut if cut is not None and cut > state.live_from else None)
 
-    async def _asked(self, due: _Due, state: DigestState, chosen: ChosenModel) -> Batch | None:
-        """Have the model digest a part; None when it failed and is tried again later."""
-        part = due.part
+    async def _asked(self, part: Part, state: SessionProgress, chosen: ChosenModel) -> Batch | None:
+        """The batch that the model makes of a part; None if it failed and is tried again later."""
         calls: list[ModelCall] = []
-        digests: list[tuple[Digest, Trust]] = []
+        answers: list[tuple[Answer, Trust]] = []
         try:
             for trust in (Trust.TRUSTED, Trust.UNTRUSTED):
                 if text := part.of_trust(trust):
-                    digests.append((await self._ask(part, text, trust, chosen, calls), trust))
+                    answers.append((await self._ask(part, text, trust, chosen, calls), trust))
         except (ProviderError, Unusable) as error:
             for call in calls:
                 await self._sessions.spend(part.session, call)
-            return await self._failed(due, state, error)
+            return await self._failed(part, state, error)
         self._outages.pop(part.session, None)
-        events: list[tuple[Event, Trust]] = [
-            (event, trust) for digest, trust in digests for event in digest.events
-        ]
-        edits = [edit for digest, _ in digests for edit in digest.edits]
-        batch = _batch(due, part.paragraphs(events), edits_to_json(edits))
-        return await self._prepared(batch, calls)
+        events = [(event, trust) for answer, trust in answers for event in answer.events]
+        edits = edits_to_json(edit for answer, _ in answers for edit in answer.edits)
+        return await self._prepared(part, part.paragraphs(events), edits, calls)
 
     async def _ask(
         self,
@@ -393,7 +374,7 @@ class Consolidator:
         trust: Trust,
         chosen: ChosenModel,
         calls: list[ModelCall],
-    ) -> Digest:
+    ) -> Answer:
         edits = not part.has_guest
         system = render.consolidation(
             memory=await asyncio.to_thread(self._memory.shown) if edits else "",
@@ -418,12 +399,12 @@ class Consolidator:
         if response.usage is not None:
             name = response.model or chosen.model
             calls.append(ModelCall(name, response.provider, response.usage))
-        digest = read_digest(response, trust)
-        return digest if edits else replace(digest, edits=())
+        answer = read_answer(response, trust)
+        return answer if edits else replace(answer, edits=())
 
-    async def _failed(self, due: _Due, state: DigestState, error: Exception) -> Batch | None:
-        """Put a part off; after the last answer of no use the raw words are what is kept."""
-        part, backoff = due.part, self._settings.backoff_s
+    async def _failed(self, part: Part, state: SessionProgress, error: Exception) -> Batch | None:
+        """Postpone a part; after the last unusable answer, the batch of its raw words."""
+        backoff = self._settings.backoff_s
         bound = logger.bind(session=part.session)
         if is_down := isinstance(error, ProviderError) and not error.reached:
             tries = self._outages.get(part.session, 0)
@@ -434,23 +415,35 @@ class Consolidator:
         else:
             tries = state.failures + 1
             bound.error("consolidation failed {} times, archived raw: {}", tries, error)
-            return await self._prepared(_batch(due, part.raw(), "[]"), [])
+            return await self._prepared(part, part.raw(), "[]", [])
         if isinstance(error, RetryLater):
             wait = max(wait, error.after or 0.0)
         bound.warning("consolidation failed, tried again in {:.0f} s: {}", wait, error)
         until = self._clock() + timedelta(seconds=wait)
-        await self._digests.failed(part.session, str(error), until, counts=not is_down)
+        await self._progress.failed(part.session, str(error), until, counts=not is_down)
         self._later(part.session, wait)
         return None
 
-    async def _prepared(self, batch: Batch, calls: Sequence[ModelCall]) -> Batch:
-        """The batch, committed to: from here on it is written, whatever happens."""
-        batch = replace(batch, place=await self._memory.history_size())
-        await self._digests.prepare(batch, calls)
+    async def _prepared(
+        self, part: Part, text: str, edits: str, calls: Sequence[ModelCall]
+    ) -> Batch:
+        """The batch, stored; from here on it is written, also by a later process."""
+        is_tainted = any(entry.trust is Trust.UNTRUSTED for entry in part.entries)
+        batch = Batch(
+            id=part.name,
+            session=part.session,
+            last=part.last,
+            text=text,
+            edits=edits,
+            trust=Trust.UNTRUSTED if is_tainted else Trust.TRUSTED,
+            place=await self._memory.history_size(),
+            keeps_from=part.keeps_from,
+        )
+        await self._progress.prepare(batch, calls)
         return batch
 
     async def _carried_out(self, batch: Batch) -> None:
-        """Write a batch to its end, also when the task is cancelled meanwhile."""
+        """Write a batch completely, even if the calling task is cancelled."""
         task = asyncio.create_task(self._write(batch), name=f"memory batch {batch.id}")
         self._writes.add(task)
         task.add_done_callback(self._wrote)
@@ -465,28 +458,11 @@ class Consolidator:
         async with self._writing:
             await self._memory.append_history(batch.text, batch.place)
             await self._memory.apply(edits_from_json(batch.edits))
-            summary = batch.text if len(batch.text) <= MARK_CHARS else batch.text[-MARK_CHARS:]
-            await self._digests.finish(batch, render.digested(_whole_paragraphs(summary, batch)))
+            summary = batch.text
+            if len(summary) > MARK_CHARS:  # the last paragraphs that fit whole
+                summary = summary[-MARK_CHARS:].partition("\n\n")[2]
+            await self._progress.finish(batch, render.digested(summary))
         logger.bind(session=batch.session).info("memory: {} is written", batch.id)
-
-
-def _batch(due: _Due, text: str, edits: str) -> Batch:
-    part = due.part
-    is_tainted = any(entry.trust is Trust.UNTRUSTED for entry in part.entries)
-    return Batch(
-        id=part.name,
-        session=part.session,
-        last=part.entries[-1].seq,
-        text=text,
-        edits=edits,
-        trust=Trust.UNTRUSTED if is_tainted else Trust.TRUSTED,
-        keeps_from=due.keeps_from,
-    )
-
-
-def _whole_paragraphs(tail: str, batch: Batch) -> str:
-    """The last paragraphs that fit; of one that is too long, nothing."""
-    return tail if tail == batch.text else tail.partition("\n\n")[2]
 
 
 def _weight(entry: Entry) -> int:

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from nanobot.core.messages import Trust
@@ -14,12 +14,12 @@ from nanobot.core.text import UNTRUSTED_MARK
 from nanobot.prompts.excerpt import HEADING, headings
 
 MARK = UNTRUSTED_MARK
-"""Behind every line and paragraph that was learnt from outside."""
+"""The end of every line and paragraph learnt from untrusted content."""
 LINE_CHARS = 600
 """The longest line that an edit writes."""
 _CLOSE = 0.85
 _OTHERWISE = "Important Notes"
-"""The section of an edit that names none."""
+"""The section for an edit that names none."""
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d+[.)])\s+(?:\[[ xX]\]\s+)?")
 
 
@@ -33,9 +33,9 @@ class EditAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit; ``line`` is the line to add, or the present one; ``new`` what replaces it.
+    """One edit: ``line`` is the line to add, or the present line; ``new`` replaces it.
 
-    An untrusted one may add lines, and change those that carry the mark.
+    An untrusted edit may add lines, and change only lines with the mark.
     """
 
     action: EditAction
@@ -52,20 +52,14 @@ def edits_to_json(edits: Iterable[Edit]) -> str:
 
 def edits_from_json(text: str) -> tuple[Edit, ...]:
     """What ``edits_to_json`` wrote."""
+    edits = (Edit(**record) for record in json.loads(text))
     return tuple(
-        Edit(
-            EditAction(record["action"]),
-            record["section"],
-            record["line"],
-            record["new"],
-            Trust(record["trust"]),
-        )
-        for record in json.loads(text)
+        replace(edit, action=EditAction(edit.action), trust=Trust(edit.trust)) for edit in edits
     )
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """``text`` after the edits, each made once however often they are; the rest byte for byte."""
+    """``text`` after the edits; applying them again changes nothing, and other lines stay."""
     newline = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
     lines = text.split("\n")
     for edit in edits:
@@ -74,12 +68,12 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
 
 
 def marked(line: str, trust: Trust) -> str:
-    """A line with the mark of its trust."""
+    """A line, with the mark if it is untrusted."""
     return line if trust is Trust.TRUSTED or line.rstrip().endswith(MARK) else f"{line} {MARK}"
 
 
 def mark_new_lines(before: str, after: str) -> str:
-    """``after`` with the mark behind each line with words that ``before`` does not have."""
+    """``after`` with the mark on each line of words that ``before`` does not have."""
     known = {_plain(line) for line in before.split("\n")}
     lines = []
     for line in after.split("\n"):
@@ -90,7 +84,7 @@ def mark_new_lines(before: str, after: str) -> str:
 
 
 def sections(text: str) -> tuple[tuple[str, int], ...]:
-    """The headings of a text and how many lines with words each has."""
+    """The headings of a text, each with its number of lines that are not blank."""
     lines = text.split("\n")
     found = [(place, title) for place, _, title in headings(lines)]
     ends = [*(place for place, _ in found[1:]), len(lines)]
@@ -155,7 +149,7 @@ def _add(lines: list[str], section: str, words: str, ending: str) -> None:
 
 
 def _section(lines: Sequence[str], name: str) -> tuple[int, int] | None:
-    """From behind the heading to the next one."""
+    """The lines between the heading and the next one."""
     wanted = _title(name)
     start = None
     for place, _, title in headings(lines):
@@ -167,9 +161,9 @@ def _section(lines: Sequence[str], name: str) -> tuple[int, int] | None:
 
 
 def _find(lines: Sequence[str], section: str, words: str) -> int | None:
-    """The line meant: the same words in the section, else anywhere, else the one nearly the same.
+    """The line with the same words, in the section or else anywhere, else the one similar line.
 
-    None if there is none, or more than one.
+    None if there is no such line, or several similar ones.
     """
     wanted = _plain(words)
     if not wanted:
@@ -201,7 +195,7 @@ def _known(lines: Iterable[str], words: str) -> bool:
 
 
 def _plain(line: str) -> str:
-    """A line without what does not matter in comparing: bullet, mark, case, spacing, full stop."""
+    """A line for comparison, without bullet, mark, case, spacing and full stop."""
     words = _BULLET.sub("", line.strip()).replace(MARK, "")
     return " ".join(words.split()).rstrip(".;").strip("*_ ").casefold()
 

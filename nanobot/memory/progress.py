@@ -1,11 +1,12 @@
-"""How far each session has been digested into HISTORY.md, in the state database."""
+"""How far each session is consolidated, and its batches, in the tables digest and digest_batch."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
+from typing import Any
 
 from nanobot.core.chat import UserMessage
 from nanobot.core.messages import Trust
@@ -17,11 +18,11 @@ from nanobot.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class DigestState:
-    """Where a session stands: entries up to ``upto`` are digested, the model sees ``live_from`` on.
+class SessionProgress:
+    """Entries up to ``upto`` are consolidated; the model sees those from ``live_from`` on.
 
-    ``failures`` are the answers of no use in a row; before ``not_before`` it is not tried again,
-    for ``error``.
+    ``failures`` counts unusable answers in a row. After a failure, ``not_before`` is the time of
+    the next try and ``error`` the reason.
     """
 
     upto: int = 0
@@ -33,12 +34,12 @@ class DigestState:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A rough measure of a session.
+class Backlog:
+    """An upper bound of what a session has to consolidate, counted by the database.
 
-    Whether a batch of it is half written, whether entries have left the view undigested, how many
-    messages are among them, and what is in view. ``model`` is the one chosen for the session,
-    None for the usual one.
+    ``is_half_written``: a batch is unfinished. ``is_behind``: entries have left the model's view
+    unconsolidated, ``behind`` messages among them. ``messages`` and ``characters`` are those in
+    view. ``model`` is the session's own choice, None for the default.
     """
 
     is_half_written: bool
@@ -51,11 +52,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The digest of one part of a session, decided on and to be written as it stands.
+    """What one step of consolidation writes; once stored, it is written exactly as it is.
 
-    ``last`` is the seq of the part's last entry, ``text`` the paragraphs for HISTORY.md, ``edits``
-    those of MEMORY.md as JSON, ``place`` the bytes HISTORY.md had before. With ``keeps_from`` the
-    model's view begins there once all is written.
+    ``last`` is the seq of its last entry, ``text`` the paragraphs for HISTORY.md, ``edits`` those
+    of MEMORY.md as JSON, ``place`` the size of HISTORY.md before, in bytes. The model's view then
+    begins at ``keeps_from``, if given. Fields are columns of the table.
     """
 
     id: str
@@ -68,30 +69,33 @@ class Batch:
     keeps_from: int | None = None
 
 
+_COLUMNS = ", ".join(field.name for field in fields(Batch))
+
+
 def is_service(key: str) -> bool:
-    """Whether a session is a service's own, which no person ends."""
+    """Whether a session belongs to a service, so that no person ends it."""
     return key == "heartbeat" or key.startswith(("cron:", "subagent:"))
 
 
-class Digests:
-    """The cursors and batches of all sessions."""
+class MemoryProgress:
+    """The progress and batches of all sessions."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    async def state(self, key: str) -> DigestState:
-        """Where a session stands; an unknown one at its beginning."""
-        return await self._database.read(lambda connection: _state(connection, key))
+    async def of(self, key: str) -> SessionProgress:
+        """The progress of a session; an unknown one is at its beginning."""
+        return await self._database.read(lambda connection: _progress(connection, key))
 
-    async def standings(self, keys: Iterable[str]) -> dict[str, Standing]:
-        """How much of each session there may be to digest; at least as much as there is."""
+    async def backlogs(self, keys: Iterable[str]) -> dict[str, Backlog]:
+        """What each session may have to consolidate."""
 
-        def standing(connection: sqlite3.Connection, key: str) -> Standing:
+        def backlog(connection: sqlite3.Connection, key: str) -> Backlog:
             half = connection.execute(
                 "SELECT 1 FROM digest_batch WHERE session = ? AND is_written = 0", (key,)
             ).fetchone()
-            state = _state(connection, key)
+            state = _progress(connection, key)
             gone, behind = connection.execute(
                 "SELECT count(*), coalesce(sum(kind IN ('user', 'assistant')), 0) FROM log "
                 "WHERE session = ? AND seq > ? AND seq < ?",
@@ -103,112 +107,70 @@ class Digests:
                 (key, state.live_from),
             ).fetchone()
             model = session_settings(connection, key).model
-            return Standing(half is not None, bool(gone), behind, messages, characters, model)
+            return Backlog(half is not None, bool(gone), behind, messages, characters, model)
 
         return await self._database.read(
-            lambda connection: {key: standing(connection, key) for key in keys}
+            lambda connection: {key: backlog(connection, key) for key in keys}
         )
 
     async def behind(self) -> tuple[str, ...]:
-        """The sessions with a batch half written, or entries out of view and not digested.
+        """The sessions with an unfinished batch, or with entries out of view to consolidate.
 
-        Those of services are not among the latter: what leaves their view is left to gather.
+        Sessions of services count for an unfinished batch only.
         """
-
-        def read(connection: sqlite3.Connection) -> tuple[str, ...]:
-            rows = connection.execute(
-                "SELECT session FROM digest_batch WHERE is_written = 0 UNION "
-                "SELECT key FROM session LEFT JOIN digest ON digest.session = key "
-                "WHERE live_from > coalesce(upto, 0) AND EXISTS (SELECT 1 FROM log "
-                "WHERE log.session = key AND seq > coalesce(upto, 0) AND seq < live_from)"
-            )
-            halves = "SELECT session FROM digest_batch WHERE is_written = 0"
-            half = {key for (key,) in connection.execute(halves)}
-            return tuple(key for (key,) in rows if key in half or not is_service(key))
-
-        return await self._database.read(read)
+        rows = await self._rows(
+            "SELECT session, 1 FROM digest_batch WHERE is_written = 0 UNION "
+            "SELECT key, 0 FROM session LEFT JOIN digest ON digest.session = key "
+            "WHERE live_from > coalesce(upto, 0) AND EXISTS (SELECT 1 FROM log "
+            "WHERE log.session = key AND seq > coalesce(upto, 0) AND seq < live_from)"
+        )
+        return tuple(dict.fromkeys(key for key, is_half in rows if is_half or not is_service(key)))
 
     async def put_off(self) -> tuple[str, ...]:
         """The sessions whose last try failed."""
-
-        def read(connection: sqlite3.Connection) -> tuple[str, ...]:
-            rows = connection.execute("SELECT session FROM digest WHERE not_before IS NOT NULL")
-            return tuple(key for (key,) in rows)
-
-        return await self._database.read(read)
+        rows = await self._rows("SELECT session FROM digest WHERE not_before IS NOT NULL")
+        return tuple(key for (key,) in rows)
 
     async def last_written(self) -> datetime | None:
-        """When anything was last written into HISTORY.md."""
-
-        def read(connection: sqlite3.Connection) -> datetime | None:
-            (stamp,) = connection.execute("SELECT max(at) FROM digest").fetchone()
-            return _time(stamp)
-
-        return await self._database.read(read)
+        """When HISTORY.md was last written."""
+        ((stamp,),) = await self._rows("SELECT max(at) FROM digest")
+        return _time(stamp)
 
     async def half_written(self, key: str) -> Batch | None:
         """The batch that a former process left unfinished."""
-
-        def read(connection: sqlite3.Connection) -> Batch | None:
-            row = connection.execute(
-                "SELECT id, session, last, text, edits, trust, place, keeps_from "
-                "FROM digest_batch WHERE session = ? AND is_written = 0 ORDER BY last LIMIT 1",
-                (key,),
-            ).fetchone()
-            if row is None:
-                return None
-            id_, session, last, text, edits, trust, place, keeps_from = row
-            return Batch(
-                id=id_,
-                session=session,
-                last=last,
-                text=text,
-                edits=edits,
-                trust=Trust(trust),
-                place=place,
-                keeps_from=keeps_from,
-            )
-
-        return await self._database.read(read)
+        rows = await self._rows(
+            f"SELECT {_COLUMNS} FROM digest_batch WHERE session = ? AND is_written = 0 "
+            "ORDER BY last LIMIT 1",
+            key,
+        )
+        for row in rows:
+            values = dict(zip(_COLUMNS.split(", "), row, strict=True))
+            return Batch(**{**values, "trust": Trust(values["trust"])})
+        return None
 
     async def texts(self, key: str) -> tuple[str, ...]:
         """The blocks of HISTORY.md that came from a session, oldest first."""
-
-        def read(connection: sqlite3.Connection) -> tuple[str, ...]:
-            rows = connection.execute(
-                "SELECT text FROM digest_batch WHERE session = ? ORDER BY last", (key,)
-            )
-            return tuple(text for (text,) in rows)
-
-        return await self._database.read(read)
+        rows = await self._rows(
+            "SELECT text FROM digest_batch WHERE session = ? ORDER BY last", key
+        )
+        return tuple(text for (text,) in rows)
 
     async def prepare(self, batch: Batch, calls: Sequence[ModelCall]) -> None:
-        """Commit to a batch, durably, before any file is touched; counts what it cost."""
+        """Store a batch and the cost of its calls, durably, before any file is touched."""
         now = self._clock()
+        values = (*astuple(batch), now.timestamp())
 
         def write(connection: sqlite3.Connection) -> None:
+            marks = ", ".join("?" * len(values))
             connection.execute(
-                "INSERT INTO digest_batch "
-                "(id, session, last, at, place, text, edits, keeps_from, trust) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    batch.id,
-                    batch.session,
-                    batch.last,
-                    now.timestamp(),
-                    batch.place,
-                    batch.text,
-                    batch.edits,
-                    batch.keeps_from,
-                    batch.trust.value,
-                ),
+                f"INSERT INTO digest_batch ({_COLUMNS}, at) VALUES ({marks})", values
             )
             record_in(connection, batch.session, calls, now)
 
         await self._database.write(write, durable=True)
 
     async def finish(self, batch: Batch, mark: str) -> None:
-        """All of a batch is on disk: move the cursor and, where it says so, the model's view.
+        """Mark a batch whose files are written as done; begin the model's view at ``keeps_from``.
 
         A view that has meanwhile begun later (``/new``, a full window) stays as it is.
         """
@@ -223,19 +185,19 @@ class Digests:
         await self._database.write(write, durable=True)
 
     async def move_view(self, key: str, keeps_from: int, mark: str) -> None:
-        """Let the model's view begin later: all before is digested already."""
+        """Begin the model's view later; everything before is consolidated already."""
         now = self._clock()
         await self._database.write(
             lambda connection: _view(connection, key, keeps_from, mark, Trust.TRUSTED, now)
         )
 
     async def skip(self, key: str, last: int) -> None:
-        """Move the cursor over a part in which nothing was said."""
+        """Move the cursor over a part without words."""
         now = self._clock()
         await self._database.write(lambda connection: _move(connection, key, last, now))
 
     async def failed(self, key: str, error: str, not_before: datetime, *, counts: bool) -> None:
-        """Note a failure, as one of ``failures`` if it counts; the next try is not before then."""
+        """Store a failure and the time of the next try; ``counts`` adds it to ``failures``."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -247,6 +209,11 @@ class Digests:
 
         await self._database.write(write, durable=True)
 
+    async def _rows(self, sql: str, *values: str) -> list[Any]:
+        return await self._database.read(
+            lambda connection: connection.execute(sql, values).fetchall()
+        )
+
 
 def _view(
     connection: sqlite3.Connection,
@@ -256,7 +223,7 @@ def _view(
     trust: Trust,
     now: datetime,
 ) -> None:
-    if keeps_from <= _state(connection, key).live_from:
+    if keeps_from <= _progress(connection, key).live_from:
         return
     draft = Draft(
         kind=EntryKind.COMPACTED,
@@ -278,7 +245,7 @@ def _move(connection: sqlite3.Connection, key: str, last: int, now: datetime) ->
     )
 
 
-def _state(connection: sqlite3.Connection, key: str) -> DigestState:
+def _progress(connection: sqlite3.Connection, key: str) -> SessionProgress:
     row = connection.execute(
         "SELECT coalesce(upto, 0), live_from, coalesce(failures, 0), not_before, "
         "coalesce(error, ''), at FROM session LEFT JOIN digest ON digest.session = key "
@@ -286,9 +253,9 @@ def _state(connection: sqlite3.Connection, key: str) -> DigestState:
         (key,),
     ).fetchone()
     if row is None:
-        return DigestState()
+        return SessionProgress()
     upto, live_from, failures, not_before, error, at = row
-    return DigestState(upto, live_from, failures, _time(not_before), error, _time(at))
+    return SessionProgress(upto, live_from, failures, _time(not_before), error, _time(at))
 
 
 def _time(stamp: float | None) -> datetime | None:

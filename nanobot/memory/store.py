@@ -20,20 +20,20 @@ from nanobot.core.messages import Role, Trust
 from nanobot.core.ports import Clock
 from nanobot.core.tool import ToolContext
 from nanobot.memory.edits import Edit, edited, mark_new_lines, sections
-from nanobot.memory.progress import Digests
+from nanobot.memory.progress import MemoryProgress
 from nanobot.prompts.excerpt import FILE_CAP, excerpt, too_long
 from nanobot.store.files import alone_with_files, sync_directory, write_atomic
 from nanobot.store.home import Home
 
 _VERSION = re.compile(r"\A(\d{6,})-(\d{8}T\d{6}Z)-([a-z]+)\.md\Z")
 _TRIES = 5
-"""How often an edit is made anew because somebody else has changed MEMORY.md meanwhile."""
+"""Tries of an edit while other programs change MEMORY.md."""
 _EVENT = re.compile(rb"^\[\d{4}-\d\d-\d\d \d\d:\d\d\]", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One content that MEMORY.md has had; ``by`` says who must have written it."""
+    """A former or present text of MEMORY.md; ``by`` names its presumable writer."""
 
     number: int
     at: datetime
@@ -42,7 +42,7 @@ class Version:
 
 
 class MemoryStore:
-    """The two files of a workspace's memory; all that nanobot itself writes to them goes here."""
+    """The two files of a workspace's memory; the only writer of both in this program."""
 
     def __init__(
         self, home: Home, workspace: Path, clock: Clock, *, file_cap: int = FILE_CAP
@@ -55,7 +55,7 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._seen: tuple[int, int, int, int] | None = None
         self._tool_wrote = False
-        # What MEMORY.md was before a tainted turn wrote it; on disk, so that the mark outlives us.
+        # MEMORY.md before a tainted turn wrote it; on disk, so that a crash loses no mark.
         self._before_taint = self._versions_dir / "before-taint.md"
 
     @property
@@ -73,19 +73,19 @@ class MemoryStore:
         return _readable(self._bytes(self.memory_file))
 
     def shown(self) -> str:
-        """What conversations see of MEMORY.md."""
+        """The text of MEMORY.md as the model sees it."""
         return excerpt(self.read(), self._file_cap, self.memory_file)
 
     def warning(self) -> str:
-        """What the owner is told of a MEMORY.md that is not shown whole; "" of any other."""
+        """A warning for the owner if the model does not see all of MEMORY.md, else ""."""
         return too_long("MEMORY.md", len(self.read().strip()), self._file_cap)
 
     # -- versions -------------------------------------------------------------------------------
 
     async def notice(self, by: str) -> None:
-        """Keep MEMORY.md as a version of ``by`` if it is not what was last seen.
+        """Keep MEMORY.md as a version of ``by`` if it has changed since the last look.
 
-        Costs one stat when it is. What cannot be read or kept is logged: no turn fails for it.
+        Costs one stat if it has not. A failure is logged and raises nothing.
         """
         try:
             if self._signature() != self._seen:
@@ -94,9 +94,10 @@ class MemoryStore:
             logger.error("MEMORY.md cannot be kept as a version: {}", error)
 
     def before_write(self, context: ToolContext, path: Path) -> None:
-        """A file tool is about to write the real ``path``; raises ToolError if no copy can be kept.
+        """Keep a version before a file tool writes ``path`` (a real one), if that is MEMORY.md.
 
-        In a turn that has read anything from outside, ``after_turn`` marks what it adds.
+        Raises ToolError if no version can be kept. ``after_turn`` marks the lines that a turn adds
+        after it read untrusted content.
         """
         try:
             if path != self.memory_file:
@@ -111,9 +112,9 @@ class MemoryStore:
             raise ToolError(f"MEMORY.md cannot be written now: {error}") from error
 
     async def after_turn(self, by: str = "assistant") -> None:
-        """Mark what tainted turns have added by file tools, and keep what has changed.
+        """Mark the lines that tainted turns added by file tools, and keep a changed text.
 
-        Called at the start as well, for a turn that a crash cut off.
+        The app calls it at its start too, for a turn that a crash interrupted.
         """
         try:
             if self._before_taint.exists():
@@ -124,7 +125,7 @@ class MemoryStore:
         self._tool_wrote = False
 
     def versions(self) -> tuple[Version, ...]:
-        """Every version, the newest last; the last one is the present text, as far as noticed."""
+        """Every version, oldest first; the last is the present text as of the last ``notice``."""
         if not self._versions_dir.is_dir():
             return ()
         found = []
@@ -140,16 +141,16 @@ class MemoryStore:
         return None if data is None else _readable(data)
 
     async def restore(self, number: int) -> bool:
-        """Put a version back, keeping the present text as one; False if there is no such one."""
+        """Restore a version and keep the present text as another; False for an unknown number."""
         return await asyncio.to_thread(self._restore, number)
 
     # -- edits ----------------------------------------------------------------------------------
 
     async def apply(self, edits: Sequence[Edit], by: str = "consolidation") -> bool:
-        """Make edits to the file as it is now; whether that changed anything.
+        """Apply edits to the present file; whether that changed anything.
 
-        Made twice they change nothing the second time. Whatever others write meanwhile stays:
-        then they are made anew. Raises OSError, or StoreUnavailable when it never comes to rest.
+        Applying them again changes nothing. Concurrent changes by others stay: the edits are then
+        applied to the new text. Raises OSError, or StoreUnavailable if the file keeps changing.
         """
         return bool(edits) and await asyncio.to_thread(
             self._change, lambda text: edited(text, edits), by
@@ -162,9 +163,9 @@ class MemoryStore:
         return await asyncio.to_thread(_size, self.history_file)
 
     async def append_history(self, block: str, place: int) -> None:
-        """Append paragraphs, synced. ``place``: the size of the file when this was decided.
+        """Append paragraphs, synced. ``place``: the size of the file when they were stored.
 
-        Called again after a crash it finds the block and leaves it, or completes half of it.
+        Called again after a crash, it finds the block, or completes a part of it.
         """
         await asyncio.to_thread(self._append, block, place)
 
@@ -177,7 +178,7 @@ class MemoryStore:
         return await asyncio.to_thread(count)
 
     def holds(self, block: str) -> bool:
-        """Whether HISTORY.md still has this block as it was written."""
+        """Whether HISTORY.md still has this block unchanged."""
         return block.encode() in self._bytes(self.history_file)
 
     # -- on threads -----------------------------------------------------------------------------
@@ -260,9 +261,9 @@ class MemoryStore:
         return Path(os.path.realpath(self._workspace / "memory" / name))
 
     def _to_write(self, name: str) -> Path:
-        """The real path, if nanobot may write there; raises StoreUnavailable otherwise.
+        """The real path, if it is in the workspace; raises StoreUnavailable otherwise.
 
-        A link that a command made must not carry a conversation's words into another file.
+        A link that a command made must not lead to a write elsewhere.
         """
         path = self._real(name)
         if Path(os.path.realpath(self._workspace)) not in path.parents:
@@ -286,7 +287,7 @@ class MemoryStore:
             return b""
 
     def _text(self, data: bytes) -> str:
-        """Bytes that are not UTF-8 come through unharmed."""
+        """The text; bytes that are not UTF-8 survive a round trip."""
         return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
 
 
@@ -295,7 +296,7 @@ def _readable(data: bytes) -> str:
 
 
 def _missing(present: bytes, place: int, block: str) -> bytes:
-    """What has to be appended to ``present`` for it to hold ``block`` once."""
+    """The bytes to append to ``present`` so that it has ``block`` once."""
     text = block.encode()
     if len(present) != place and text in present:
         return b""
@@ -324,16 +325,16 @@ SHOWN_CHARS = 3000
 _OWNERS = "Only the owner can see that."
 
 
-def memory_command(memory: MemoryStore, digests: Digests) -> Command:
-    """What is known, how large it is and when it was last consolidated."""
+def memory_command(memory: MemoryStore, progress: MemoryProgress) -> Command:
+    """/memory: the text of MEMORY.md, sizes and the last consolidation, for the owner."""
 
     async def show(invocation: Invocation) -> str:
         if invocation.inbound.role is not Role.OWNER:
             return _OWNERS
         text = memory.read().strip()
         counted = ", ".join(f"{name}: {count}" for name, count in sections(text) if count)
-        last = await digests.last_written()
-        behind = await digests.behind()
+        last = await progress.last_written()
+        behind = await progress.behind()
         events = await memory.history_events()
         when = "never" if last is None else f"{last.astimezone():%Y-%m-%d %H:%M}"
         facts = [
@@ -344,7 +345,7 @@ def memory_command(memory: MemoryStore, digests: Digests) -> Command:
             f"Last consolidation: {when}"
             + (f"; {len(behind)} conversations wait to be archived" if behind else ""),
         ]
-        here = await digests.state(invocation.inbound.session_key)
+        here = await progress.of(invocation.inbound.session_key)
         if warning := memory.warning():
             facts.append(warning)
         if here.error:

@@ -1,11 +1,13 @@
-"""What the adapters of model providers have in common: one attempt, eased until it is taken."""
+"""The base of the adapters: one model call, repeated only without what the endpoint refuses."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from nanobot.core.chat import (
     ChatMessage,
@@ -15,10 +17,9 @@ from nanobot.core.chat import (
     ToolMessage,
     UserMessage,
 )
-from nanobot.core.errors import Refused, RetryLater
+from nanobot.core.errors import ConfigError, Refused, RetryLater
 from nanobot.core.events import Emit, Notice, ignore
 from nanobot.providers.answer import Answer
-from nanobot.providers.easing import EFFORT, USAGE, Options, eased
 from nanobot.providers.failures import (
     ConnectionBroke,
     Endpoint,
@@ -26,37 +27,60 @@ from nanobot.providers.failures import (
     Garbled,
     classify,
 )
-from nanobot.providers.orders import LONG_CALL_IDS, USER_AFTER_TOOL, ordered
-from nanobot.providers.quirks import QuirksOf
-from nanobot.providers.refusals import EVERY_MODEL, Refusals
-from nanobot.providers.thinking import may_think
-from nanobot.providers.wire import Wire, call_ids, marked, read_pictures, wire_messages, wire_tools
+from nanobot.providers.quirks import (
+    EFFORT,
+    EVERY_MODEL,
+    LONG_CALL_IDS,
+    USAGE,
+    USER_AFTER_TOOL,
+    Options,
+    QuirksOf,
+    Refusals,
+    ordered,
+    without_refused,
+)
+from nanobot.providers.wire import (
+    Wire,
+    call_ids,
+    marked,
+    may_think,
+    read_pictures,
+    wire_messages,
+    wire_tools,
+)
 
-_MOST_EASINGS = 8
+_MOST_CHANGES = 8
 
-# When the model has finished, its usage can still come, and after that only the end of the
-# body, which is waited for so that the connection can be used again.
+# After the finish reason the usage may still come. After that only the end of the body comes;
+# reading it keeps the connection reusable.
 WAIT_FOR_USAGE_S = 2.0
 WAIT_FOR_END_S = 0.2
 
 
 class Adapter(ABC):
-    """An ``LLMProvider``. Makes one attempt a call: retries are the business of ``Retrying``.
+    """An ``LLMProvider`` that makes one attempt a call; ``Retrying`` adds the retries.
 
-    What an endpoint turns out not to take (``stream_options``, a temperature, an order of
-    messages, …) is left out or changed, and remembered in ``refusals``.
+    A parameter or an order of messages that the endpoint refuses is dropped or changed, and
+    remembered in ``refusals``.
     """
 
     def __init__(
         self,
         *,
-        endpoint: Endpoint,
+        name: str,
+        url: str,
+        api_key: str | None,
+        extra_headers: Mapping[str, str] | None,
         quirks: QuirksOf,
         refusals: Refusals | None,
         total_timeout_s: float,
     ) -> None:
-        """``total_timeout_s`` end a call in any case."""
-        self._endpoint = endpoint
+        """``url``: the address requested, or words where only litellm knows it. A call ends after
+        ``total_timeout_s``. Raises ConfigError for a key or header that cannot be sent.
+        """
+        self._key, self._headers = _checked(name, api_key, extra_headers or {})
+        secrets = {self._key, *self._headers.values(), urlsplit(url).password or ""} - {""}
+        self._endpoint = Endpoint(name, url, tuple(sorted(secrets, key=len, reverse=True)))
         self._quirks = quirks
         self._refusals = refusals or Refusals()
         self._total_timeout_s = total_timeout_s
@@ -108,10 +132,10 @@ class Adapter(ABC):
         answer: Answer,
         limit: asyncio.Timeout,
     ) -> None:
-        """Ask once and fill ``answer``.
+        """Send one request and fill ``answer``.
 
-        Raises EndpointRefused, Garbled or ConnectionBroke. Where the model has finished and only
-        details are waited for, ``limit`` is shortened.
+        Shortens ``limit`` once the model has finished and only details are missing. Raises
+        EndpointRefused, Garbled or ConnectionBroke.
         """
 
     async def _ask(
@@ -122,22 +146,22 @@ class Adapter(ABC):
         answer: Answer,
         limit: asyncio.Timeout,
     ) -> Options:
-        """Fill ``answer``, leaving out what the endpoint refuses; returns the options it took."""
-        for _ in range(_MOST_EASINGS):
+        """Fill ``answer``, dropping what the endpoint refuses; returns the accepted options."""
+        for _ in range(_MOST_CHANGES):
             wire = await _wired(messages, options)
             try:
                 await self._attempt(head, wire, options, answer, limit)
             except EndpointRefused as refusal:
-                easier = None if answer.has_begun else eased(options, refusal.failure)
-                if easier is None:
+                changed = None if answer.has_begun else without_refused(options, refusal.failure)
+                if changed is None:
                     raise
-                options = easier
+                options = changed
             else:
                 return options
         raise Garbled("a new refusal each time something is left out")
 
     def _learn(self, model: str, refused: frozenset[str], emit: Emit) -> None:
-        """Remember for the next call what this one was refused."""
+        """Remember what the endpoint refused, for the next call."""
         if not refused:
             return
         if USAGE in refused:
@@ -162,7 +186,7 @@ class Adapter(ABC):
 
 
 def shorten(limit: asyncio.Timeout, seconds: float) -> None:
-    """Let ``limit`` expire in ``seconds`` unless it does so earlier."""
+    """Let ``limit`` expire in ``seconds``, or earlier if it was to."""
     soon = asyncio.get_running_loop().time() + seconds
     when = limit.when()
     limit.reschedule(soon if when is None else min(when, soon))
@@ -188,3 +212,25 @@ async def _wired(messages: Sequence[ChatMessage], options: Options) -> list[Wire
     wire = wire_messages(messages, pictures=pictures, quirks=quirks)
     wire = ordered(wire, options.refused)
     return marked(wire, quirks.cache_roles) if quirks.cache_roles else wire
+
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def _checked(name: str, key: str | None, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The key and the headers of a provider without surrounding white space.
+
+    Raises ConfigError for what HTTP cannot carry (RFC 9110, 5.1 and 5.5): a failed call would be
+    retried in vain.
+    """
+    key = (key or "").strip()
+    if not _fits(key):
+        raise ConfigError(f"providers.{name}.apiKey: a key has only printable ASCII characters")
+    for header, value in headers.items():
+        if not (_TOKEN.fullmatch(header) and _fits(value)):
+            raise ConfigError(f"providers.{name}.extraHeaders.{header!r}: not a valid HTTP header")
+    return key, {header: value.strip() for header, value in headers.items()}
+
+
+def _fits(value: str) -> bool:
+    return value.isascii() and value.isprintable()

@@ -1,22 +1,22 @@
-"""One answer of OpenAI's chat completions, put together from its chunks."""
+"""Assembles an answer of OpenAI's chat completions, with its reasoning, from its chunks."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 from nanobot.core.chat import FinishReason, LLMResponse, ToolCall, Usage
 from nanobot.core.events import Emit, ReasoningDelta, TextDelta
 from nanobot.providers.failures import EndpointRefused, Garbled, failure_in_document
-from nanobot.providers.thinking import Split, ThinkingBlocks, ThinkSplitter
 from nanobot.providers.wire import nine_characters
 
 _CUT_BY_LENGTH = {"length", "max_tokens", "model_length"}
 _FILTERED = {"content_filter", "safety", "sensitive", "prohibited_content"}
 _BROKEN = {"error", "network_error"}
-# Of one call; more is a defect of the endpoint's, and adding it up would fail or mislead.
+# Limits for one call; an endpoint that reports more is defective.
 _MOST_TOKENS = 10**9
 _MOST_DOLLARS = 10**6
 
@@ -36,10 +36,10 @@ class _Call:
 
 
 class Answer:
-    """Owns what has arrived of one answer. Deltas go to ``emit`` as soon as they are certain."""
+    """One answer while it arrives; passes deltas to ``emit`` as soon as they are certain."""
 
     def __init__(self, *, model: str, taken_ids: Iterable[str], emit: Emit) -> None:
-        """``model``: the one asked for; ``taken_ids``: ids of the conversation's tool calls."""
+        """``model``: the requested one; ``taken_ids``: ids of the conversation's tool calls."""
         self._model = model
         self._taken_ids = set(taken_ids)
         self._emit = emit
@@ -60,7 +60,7 @@ class Answer:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the model has said why it stopped."""
+        """Whether the finish reason has arrived."""
         return bool(self._finish)
 
     @property
@@ -69,7 +69,7 @@ class Answer:
 
     @property
     def was_broken_off(self) -> bool:
-        """Whether the endpoint itself says that the answer is not whole."""
+        """Whether the endpoint itself reports the answer as incomplete."""
         return self._finish in _BROKEN
 
     def add(self, document: Any, *, whole: bool = False) -> None:
@@ -98,11 +98,11 @@ class Answer:
             self.finish()
 
     def finish(self) -> None:
-        """The endpoint has said that nothing more comes, whether or not it gave a reason."""
+        """Mark the answer as complete, also without a finish reason."""
         self._finish = self._finish or "stop"
 
     def response(self) -> LLMResponse:
-        """The answer; to be called once, when nothing more comes."""
+        """The whole answer; call it once, at the end."""
         self._add_text(self._thinking.feed(self._text.end()))
         self._add_text(self._thinking.end())
         self._add_reasoning(self._thought.end())
@@ -168,10 +168,10 @@ class Answer:
             call.fragments.append(arguments)
 
     def _call_of(self, index: int | None, identity: str, name: str, arguments: str) -> _Call:
-        """The call that a delta goes on with, or a new one.
+        """The call that a delta continues, or a new one.
 
-        Normally the index tells. Some endpoints leave it out or say 0 for each call: there a
-        name with another id, or with more arguments when they are complete, begins a new call.
+        Normally the index decides. Some endpoints omit it or send 0 for each call: there a name
+        begins a new call if its id differs, or if it has arguments and those so far are complete.
         """
         if index is not None:
             known = next((call for call in reversed(self._calls) if call.index == index), None)
@@ -191,7 +191,7 @@ class Answer:
         return known
 
     def _tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls with ids that are unique in the conversation; nameless ones cannot be run."""
+        """The calls, with ids unique in the conversation; calls without a name are dropped."""
         calls = []
         for call in self._calls:
             if not call.name:
@@ -211,7 +211,7 @@ class Answer:
         return identity
 
     def _take_usage(self, holder: Mapping[str, Any]) -> None:
-        """Usage is beside the choices, or inside of one (Moonshot), or apart (Groq)."""
+        """Read the usage beside the choices, inside a choice (Moonshot) or in ``x_groq``."""
         usage = holder.get("usage")
         apart = holder.get("x_groq")
         if usage is None and isinstance(apart, Mapping):
@@ -219,7 +219,8 @@ class Answer:
         if not isinstance(usage, Mapping):
             return
         details = usage.get("prompt_tokens_details")
-        cost = usage.get("cost")
+        cost: Any = usage.get("cost")
+        is_cost = type(cost) in (int, float) and 0 <= cost <= _MOST_DOLLARS
         self._usage = Usage(
             input_tokens=_number(usage.get("prompt_tokens")),
             output_tokens=_number(usage.get("completion_tokens")),
@@ -228,18 +229,18 @@ class Answer:
             )
             or _number(usage.get("prompt_cache_hit_tokens"))
             or _number(usage.get("cached_tokens")),
-            cost_usd=_cost(cost),
+            cost_usd=float(cost) if is_cost else None,
         )
 
 
 class _Surrogates:
-    """Text whose characters beyond U+FFFF may be cut in two by JSON escapes in two chunks."""
+    """Joins surrogates: JSON escapes may split a character beyond U+FFFF between two chunks."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def add(self, text: str) -> str:
-        """``text`` as valid Unicode; half a character at its end waits for the other half."""
+        """``text`` as valid Unicode; a high surrogate at its end is held for the next chunk."""
         text = self._held + text
         self._held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
         return _mended(text[: len(text) - len(self._held)])
@@ -250,7 +251,7 @@ class _Surrogates:
 
 
 def _mended(text: str) -> str:
-    """``text`` with surrogate pairs joined and lone ones replaced: nothing else can be stored."""
+    """``text`` with surrogate pairs joined and lone surrogates replaced, so that it is UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -277,15 +278,8 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _number(value: Any) -> int:
-    """A count of tokens; what cannot be one is 0."""
+    """A count of tokens; 0 for anything else."""
     return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
-
-
-def _cost(value: Any) -> float | None:
-    """An amount of dollars; what cannot be one is not known."""
-    if type(value) not in (int, float) or not 0 <= value <= _MOST_DOLLARS:
-        return None
-    return float(value)
 
 
 def _is_object(text: str) -> bool:
@@ -293,3 +287,106 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
+
+
+_JOINED = ("text", "summary", "thinking")
+
+
+class ThinkingBlocks:
+    """Assembles reasoning blocks, which a provider wants back, from streamed fragments."""
+
+    def __init__(self) -> None:
+        self._blocks: list[dict[str, Any]] = []
+
+    def add(self, fragment: Mapping[str, Any]) -> None:
+        """Add a fragment, which continues the last block or begins a new one.
+
+        OpenRouter numbers its blocks (``index``); Anthropic's ``thinking`` ends with its signature.
+        """
+        last = self._blocks[-1] if self._blocks else {}
+        keys = [key for key in _JOINED if key in fragment and key in last]
+        ended = "thinking" in keys and bool(last.get("signature"))
+        if not keys or ended or any(last.get(k) != fragment.get(k) for k in ("type", "index")):
+            self._blocks.append(dict(fragment))
+            return
+        joined = {key: (last[key] or "") + (fragment[key] or "") for key in keys}
+        told = {key: value for key, value in fragment.items() if value not in (None, "")}
+        self._blocks[-1] = last | told | joined
+
+    def whole(self) -> tuple[Mapping[str, Any], ...]:
+        """The blocks so far."""
+        return tuple(self._blocks)
+
+
+_OPEN = "<think>"
+_CLOSE = "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The reasoning in a piece of text, and the answer after it."""
+
+    reasoning: str = ""
+    answer: str = ""
+
+
+class _Place(Enum):
+    START = auto()
+    REASONING = auto()
+    GAP = auto()
+    ANSWER = auto()
+
+
+class ThinkSplitter:
+    """Splits one answer, given in any pieces, at its think tags.
+
+    Only a tag at the beginning (after white space) counts; a later one is part of the answer.
+    White space between the closing tag and the answer is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._place = _Place.START
+        self._held = ""
+
+    def feed(self, text: str) -> Split:
+        """The certain part; up to a tag's length of text may be held back."""
+        self._held += text
+        reasoning = ""
+        if self._place is _Place.START:
+            self._start()
+        if self._place is _Place.REASONING:
+            reasoning = self._reason()
+        if self._place is _Place.GAP:
+            self._held = self._held.lstrip()
+            if self._held:
+                self._place = _Place.ANSWER
+        if self._place is not _Place.ANSWER:
+            return Split(reasoning)
+        answer, self._held = self._held, ""
+        return Split(reasoning, answer)
+
+    def end(self) -> Split:
+        """The text held back, at the end."""
+        held, self._held = self._held, ""
+        return Split(reasoning=held) if self._place is _Place.REASONING else Split(answer=held)
+
+    def _start(self) -> None:
+        text = self._held.lstrip()
+        if text.startswith(_OPEN):
+            self._place = _Place.REASONING
+            self._held = text[len(_OPEN) :]
+        elif not _OPEN.startswith(text):
+            self._place = _Place.ANSWER
+
+    def _reason(self) -> str:
+        before, tag, after = self._held.partition(_CLOSE)
+        if tag:
+            self._place = _Place.GAP
+            self._held = after
+            return before
+        kept = next(
+            length for length in range(len(_CLOSE) - 1, -1, -1) if before.endswith(_CLOSE[:length])
+        )
+        cut = len(before) - kept
+        self._held = before[cut:]
+        return before[:cut]

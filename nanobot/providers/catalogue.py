@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nanobot.core.errors import AuthFailed, ConfigError
+from nanobot.core.errors import AuthFailed
 
 if TYPE_CHECKING:
     from nanobot.config.schema import ModelOverride, ProviderConfig, ProvidersConfig
@@ -15,19 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
-    """What is known of a provider.
+    """A provider as ``catalogue.json`` describes it; the order there is the order of preference.
 
-    ``base`` is its Chat Completions address ("" where only ``apiBase`` can say it). ``native``
-    providers are better spoken to in their own protocol, which litellm does, at ``native_base``
-    ("" where litellm alone knows it). ``litellm`` is the prefix it knows a provider's models by.
-    ``gateway``: it serves models of others, whose names it takes with their makers' prefix;
-    ``bare_names``: without it. ``keyless``: it works without a key. ``aliases``: what its models'
-    names may begin with instead of its own name. ``hosts``: it runs models of other makers, too.
+    ``keywords``: words in its models' names. ``env``: variables that may hold its key.
+    ``base``: its Chat Completions address ("": only ``apiBase`` gives one). ``litellm``: litellm's
+    prefix for its models. ``native``: litellm speaks the provider's own protocol, at
+    ``native_base`` ("": litellm knows the address). ``gateway``: it serves other makers' models
+    and takes their names with the maker's prefix, or with ``bare_names`` without it. ``hosts``: it
+    also runs models of other makers. ``keyless``: it works without a key. ``aliases``: prefixes of
+    its models' names beside its own name.
     """
 
     name: str
-    keywords: tuple[str, ...]
-    env: tuple[str, ...]
+    keywords: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     base: str = ""
     litellm: str = ""
     gateway: bool = False
@@ -40,7 +43,7 @@ class ProviderSpec:
 
     @property
     def serves_any(self) -> bool:
-        """Whether it may have any maker's models: a gateway, or a server that the owner names."""
+        """Whether it may have any maker's models: a gateway, or the owner's own server."""
         return self.gateway or not self.base
 
     @property
@@ -49,122 +52,19 @@ class ProviderSpec:
         return self.keyless and bool(self.base)
 
 
-SPECS: tuple[ProviderSpec, ...] = (
-    ProviderSpec(
-        "openrouter",
-        ("openrouter",),
-        ("OPENROUTER_API_KEY",),
-        "https://openrouter.ai/api/v1",
-        "openrouter",
-        gateway=True,
-    ),
-    ProviderSpec(
-        "aihubmix",
-        ("aihubmix",),
-        ("AIHUBMIX_API_KEY",),
-        "https://aihubmix.com/v1",
-        "openai",
-        gateway=True,
-        bare_names=True,
-    ),
-    ProviderSpec(
-        "anthropic",
-        ("claude", "anthropic"),
-        ("ANTHROPIC_API_KEY",),
-        "https://api.anthropic.com/v1",
-        "anthropic",
-        native=True,
-        native_base="https://api.anthropic.com",
-    ),
-    ProviderSpec(
-        "openai",
-        ("gpt", "openai", "o1", "o3", "o4", "chatgpt"),
-        ("OPENAI_API_KEY",),
-        "https://api.openai.com/v1",
-        "openai",
-    ),
-    ProviderSpec(
-        "deepseek", ("deepseek",), ("DEEPSEEK_API_KEY",), "https://api.deepseek.com/v1", "deepseek"
-    ),
-    ProviderSpec(
-        "gemini",
-        ("gemini",),
-        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        "https://generativelanguage.googleapis.com/v1beta/openai",
-        "gemini",
-        native=True,
-        aliases=("google",),
-    ),
-    ProviderSpec(
-        "zhipu",
-        ("glm", "zhipu", "zai"),
-        ("ZAI_API_KEY", "ZHIPUAI_API_KEY"),
-        "https://api.z.ai/api/paas/v4",
-        "zai",
-        aliases=("zai", "z-ai", "zhipuai"),
-    ),
-    ProviderSpec(
-        "dashscope",
-        ("qwen", "dashscope", "qwq"),
-        ("DASHSCOPE_API_KEY",),
-        "https://dashscope.aliyuncs.com/compatible-mode/v1",
-        "dashscope",
-        aliases=("qwen",),
-        hosts=True,
-    ),
-    ProviderSpec(
-        "moonshot",
-        ("moonshot", "kimi"),
-        ("MOONSHOT_API_KEY",),
-        "https://api.moonshot.ai/v1",
-        "moonshot",
-        aliases=("moonshotai",),
-    ),
-    ProviderSpec(
-        "minimax", ("minimax",), ("MINIMAX_API_KEY",), "https://api.minimax.io/v1", "minimax"
-    ),
-    ProviderSpec(
-        "vllm",
-        ("vllm",),
-        ("VLLM_API_KEY", "HOSTED_VLLM_API_KEY"),
-        "",
-        "hosted_vllm",
-        keyless=True,
-        aliases=("hosted_vllm",),
-    ),
-    ProviderSpec(
-        "ollama",
-        ("ollama",),
-        ("OLLAMA_API_KEY",),
-        "http://127.0.0.1:11434/v1",
-        "ollama_chat",
-        keyless=True,
-        aliases=("ollama_chat",),
-        hosts=True,
-    ),
-    ProviderSpec(
-        "groq",
-        ("groq",),
-        ("GROQ_API_KEY",),
-        "https://api.groq.com/openai/v1",
-        "groq",
-        hosts=True,
-    ),
-    ProviderSpec(
-        "mistral",
-        ("mistral", "codestral", "devstral", "magistral", "ministral"),
-        ("MISTRAL_API_KEY",),
-        "https://api.mistral.ai/v1",
-        "mistral",
-        aliases=("mistralai",),
-    ),
-    ProviderSpec("custom", (), (), keyless=True),
-)
+_DATA = json.loads(Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
 
+
+def _spec(entry: dict[str, Any]) -> ProviderSpec:
+    lists = {key: tuple(entry.get(key, ())) for key in ("keywords", "env", "aliases")}
+    return ProviderSpec(**{**entry, **lists})
+
+
+SPECS: tuple[ProviderSpec, ...] = tuple(map(_spec, _DATA["providers"]))
 BY_NAME: Mapping[str, ProviderSpec] = {spec.name: spec for spec in SPECS}
 
 _THROUGH_LITELLM = frozenset({"azure", "azure_ai", "bedrock", "cohere", "sagemaker", "vertex_ai"})
-"""Prefixes of models that only litellm can ask for, through ``custom``."""
+"""Prefixes of models that ``custom`` asks for through litellm."""
 _BY_PREFIX: Mapping[str, ProviderSpec] = {
     **dict.fromkeys(_THROUGH_LITELLM, BY_NAME["custom"]),
     **{alias: spec for spec in SPECS for alias in spec.aliases},
@@ -174,10 +74,9 @@ _BY_PREFIX: Mapping[str, ProviderSpec] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which provider serves a model, the name it is sent, and why this one.
+    """The provider of a model, the model's name as the provider is sent it, and the reason.
 
-    ``base`` is "" where only litellm knows the address. ``override`` is what the configuration
-    says of the model.
+    ``base``: "" where litellm knows the address. ``override``: the model's own configuration.
     """
 
     spec: ProviderSpec
@@ -197,12 +96,13 @@ class Choice:
 def choose(
     model: str, providers: ProvidersConfig, environ: Mapping[str, str], explicit: str = "auto"
 ) -> Choice:
-    """The provider of ``model``.
+    """Choose the provider of ``model``.
 
-    An ``explicit`` one, else the one the name's prefix says (if it can be asked), else by keyword
-    among those set up, else the first of these (gateways stand first). Providers that only the
-    environment has a key for come after the configured ones, and do not count beside one that may
-    have the model. Raises AuthFailed with what to type when there is none.
+    The order: the ``explicit`` provider; the one named by the model's prefix, if it is set up; the
+    one with a keyword in the model's name; the first one set up (gateways come first). Providers
+    with a key only in the environment come after the configured ones, and are ignored where a
+    configured provider may have the model. Raises AuthFailed with the command to type when no
+    provider is set up.
     """
     if explicit != "auto":
         return _choice(BY_NAME[explicit], model, providers, environ, "agents.defaults.provider")
@@ -242,10 +142,9 @@ def choose(
 def named_by_prefix(
     model: str, providers: ProvidersConfig, environ: Mapping[str, str]
 ) -> ProviderSpec | None:
-    """The provider that the prefix of a model's name says, if it is set up.
+    """The provider named by the prefix of a model's name, if it is set up.
 
-    A key in the environment does not count beside a configured provider that serves any maker's
-    models under such names.
+    A key in the environment is ignored where a configured provider serves any maker's models.
     """
     named = _BY_PREFIX.get(_prefix(model))
     if named is None or _is_configured(named, providers, {}):
@@ -261,7 +160,7 @@ def configured(providers: ProvidersConfig, environ: Mapping[str, str]) -> Iterab
 
 
 def keys_in(environ: Mapping[str, str]) -> Iterable[str]:
-    """The providers' keys that stand in an environment, to be masked wherever they turn up."""
+    """The providers' keys in an environment, which every output has to mask."""
     return (environ[name] for spec in SPECS for name in spec.env if environ.get(name))
 
 
@@ -292,12 +191,12 @@ def _choice(
 
 
 def overrides(spec: ProviderSpec, settings: ProviderConfig) -> dict[str, ModelOverride]:
-    """What the configuration says of single models, by the name the provider is sent."""
+    """The configuration of single models, by the name the provider is sent."""
     return {_sent_name(spec, name): override for name, override in settings.models.items()}
 
 
 def uses_litellm(spec: ProviderSpec, settings: ProviderConfig) -> bool:
-    """Whether a provider is spoken to through litellm."""
+    """Whether requests to a provider go through litellm."""
     return spec.native if settings.adapter == "auto" else settings.adapter == "litellm"
 
 
@@ -310,7 +209,7 @@ def settings_of(spec: ProviderSpec, providers: ProvidersConfig) -> ProviderConfi
 def _is_configured(
     spec: ProviderSpec, providers: ProvidersConfig, environ: Mapping[str, str]
 ) -> bool:
-    """Whether it has an address and, where it has a usual variable for it, a key."""
+    """Whether it has an address and, unless it works without one, a key."""
     settings = settings_of(spec, providers)
     if settings.api_base:
         return True
@@ -335,28 +234,9 @@ def _sent_name(spec: ProviderSpec, model: str) -> str:
 
 
 DEFAULT_WINDOW = 64_000
-"""Tokens assumed for a model nothing is known of."""
+"""Tokens assumed for an unknown model."""
 
-_WINDOWS: tuple[tuple[str, int], ...] = (
-    ("gpt-4.1", 1_000_000),
-    ("gpt-4o", 128_000),
-    ("gpt-4", 128_000),
-    ("gpt-5", 272_000),
-    ("o1", 200_000),
-    ("o3", 200_000),
-    ("o4", 200_000),
-    ("claude", 200_000),
-    ("gemini", 1_000_000),
-    ("deepseek", 128_000),
-    ("kimi", 256_000),
-    ("moonshot", 128_000),
-    ("glm", 128_000),
-    ("qwen", 128_000),
-    ("minimax", 200_000),
-    ("mistral", 128_000),
-    ("llama", 128_000),
-)
-
+_WINDOWS: Mapping[str, int] = _DATA["windows"]
 _MAKER = re.compile(r"^([a-z-]+\.)?(amazon|anthropic|cohere|deepseek|meta|mistral|openai|qwen)\.")
 
 # Models without a reasoning mode of their own, by the beginning of their names.
@@ -372,7 +252,7 @@ _REASONLESS = re.compile(
     r"|command|phi-?[34]($|[:-])"
 )
 
-# Models that take pictures, by the beginning of their names …
+# Models that take pictures, by the beginning of their names,
 _SEEING = re.compile(
     r"gpt-(4o(?!-(mini-)?(audio|realtime|transcribe|tts))|4\.[15]|4-turbo|[5-9])|chatgpt-4o"
     r"|o1($|-(20|pro))|o3($|-(20|pro|deep))|o[4-9]($|-)"
@@ -381,7 +261,7 @@ _SEEING = re.compile(
     r"|mistral-large-(latest|2512|2[6-9])|ministral-3|magistral-(small|medium)-(latest|2509|2[6-9])"
     r"|kimi-(latest|k2\.[5-9]|k[3-9])|qwen-?3\.[5-9]|grok-[4-9](?!.*code)|nova-(lite|pro|premier)"
 )
-# … or by what occurs in them, as with the open models that see.
+# or by a word in them.
 _VISUAL = re.compile(
     r"(?<![a-z])(vision|visual|multimodal)|(?<![a-z])vl(?![a-z])|omni|glm-?\d(\.\d)?v|llava|pixtral|minicpm-?v"
     r"|moondream|internvl|molmo"
@@ -393,18 +273,20 @@ def context_window(model: str, override: ModelOverride | None = None) -> int:
     if override is not None and override.context_window is not None:
         return override.context_window
     lowered = model.lower()
-    return next((size for name, size in _WINDOWS if mentions(lowered, name)), DEFAULT_WINDOW)
+    return next(
+        (size for name, size in _WINDOWS.items() if mentions(lowered, name)), DEFAULT_WINDOW
+    )
 
 
 def reasons(model: str, override: ModelOverride | None = None) -> bool | None:
-    """Whether a model has a reasoning mode of its own; None where nobody knows."""
+    """Whether a model has a reasoning mode of its own; None for an unknown model."""
     if override is not None and override.reasoning is not None:
         return override.reasoning
     return False if _REASONLESS.match(bare(model)) else None
 
 
 def sees(model: str, override: ModelOverride | None = None) -> bool:
-    """Whether a model can be shown pictures; of one that nobody knows it is not assumed."""
+    """Whether a model takes pictures; an unknown one is taken not to."""
     if override is not None and override.vision is not None:
         return override.vision
     name = bare(model)
@@ -424,25 +306,3 @@ def mentions(model: str, keyword: str) -> bool:
             return True
         place = model.find(keyword, place + 1)
     return False
-
-
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-
-def checked(name: str, key: str | None, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The key and the headers of a provider without the white space around them.
-
-    Raises ConfigError for what HTTP cannot carry (RFC 9110, 5.1 and 5.5); as a failed call it
-    would be tried again and again.
-    """
-    key = (key or "").strip()
-    if not _fits(key):
-        raise ConfigError(f"providers.{name}.apiKey: a key has only printable ASCII characters")
-    for header, value in headers.items():
-        if not (_TOKEN.fullmatch(header) and _fits(value)):
-            raise ConfigError(f"providers.{name}.extraHeaders.{header!r}: not a valid HTTP header")
-    return key, {header: value.strip() for header, value in headers.items()}
-
-
-def _fits(value: str) -> bool:
-    return value.isascii() and value.isprintable()

@@ -1,4 +1,4 @@
-"""What endpoints say when they fail, classified into the errors of ``core.errors``."""
+"""Classifies the failures of endpoints into the errors of ``core.errors``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINE_LENGTH = 300
 """The longest error text, in characters."""
 
 _SHORTEST_SECRET = 8
-"""Shorter values are placeholders such as ``ollama``; masking them would garble the text."""
+"""Shorter values are placeholders such as ``ollama``, which also occur in plain text."""
 
 _KEY_SHAPES = re.compile(r"\b(?:(?:sk|pk|gsk|xai|csk|nvapi|hf)[-_]|AIza)[-_A-Za-z0-9*]{8,}")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
@@ -82,6 +82,7 @@ _FILTER_CODES = {
     "sensitive_words_detected",
     "1301",  # Zhipu
 }
+_MODERATED = re.compile(r"moderation|flagged", re.IGNORECASE)
 _MODEL_CODES = {"model_not_found", "model_not_exist", "notfounderror"}
 _REQUEST_CODES = {"invalid_request_error", "badrequesterror", "bad_request", "validation_error"}
 # Google's RetryInfo, also where a gateway quotes it as text.
@@ -92,9 +93,9 @@ _OVERFLOW_STATUS = {400, 413, 422, 500}
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a provider is, and the ``secrets`` which no text may show.
+    """A provider's address, and the ``secrets`` to mask in every text.
 
-    ``url`` is the one requested, or words where only litellm knows it.
+    ``url``: the one requested, or words where only litellm knows it.
     """
 
     name: str
@@ -111,7 +112,7 @@ class Endpoint:
 
     @property
     def key(self) -> str:
-        """What is remembered of the endpoint is kept under this, across processes."""
+        """The endpoint's name in files kept across processes."""
         return f"{self.name} at {self.shown}"
 
     @property
@@ -125,7 +126,7 @@ class Endpoint:
     def line(self, what: str, detail: str = "", hint: str = "") -> str:
         """``what (detail); hint`` as one line of at most 300 characters, without secrets.
 
-        Where it is too long the detail gives way first.
+        The detail is shortened first.
         """
         what, detail, hint = (self._clean(text) for text in (what, detail, hint))
         tail = f"; {hint}" if hint else ""
@@ -143,11 +144,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An endpoint's refusal.
+    """An error that an endpoint sent.
 
-    ``status`` is the HTTP status, or what an error inside a stream gives as its code, or 0.
-    ``codes`` are its codes and types in lower case, ``message`` its words, ``body`` everything
-    it said. ``wait_s``: how long it asks to wait.
+    ``status``: the HTTP status, or the code of an error inside a stream, or 0. ``message``: its
+    text. ``codes``: its codes and types in lower case. ``body``: all of it. ``wait_s``: the wait
+    it asks for.
     """
 
     status: int
@@ -172,13 +173,13 @@ class EndpointRefused(Exception):
 
 
 class Garbled(Exception):
-    """The endpoint sent something that is no answer; internal to the adapters."""
+    """The endpoint sent a malformed answer; internal to the adapters."""
 
 
 class ConnectionBroke(Exception):
     """The network failed before the answer was complete; internal to the adapters.
 
-    ``was_made``: whether there was a connection at all.
+    ``was_made``: whether there was a connection.
     """
 
     def __init__(self, reason: str, *, was_made: bool) -> None:
@@ -187,7 +188,7 @@ class ConnectionBroke(Exception):
 
 
 def failure_in_body(status: int, body: bytes, wait_s: float | None = None) -> Failure:
-    """Read an error response's body: JSON in any of the common shapes, HTML or text."""
+    """Parse the body of an error response: JSON in any of the common forms, HTML or text."""
     text = body.decode("utf-8", "replace")
     try:
         document = json.loads(text)
@@ -197,7 +198,7 @@ def failure_in_body(status: int, body: bytes, wait_s: float | None = None) -> Fa
 
 
 def described(text: str) -> str:
-    """A body that is no JSON, in words: of a web page its title."""
+    """A short description of a body that is no JSON; for a web page its title."""
     if text.lstrip().startswith("<"):
         title = _TITLE.search(text)
         return f"an HTML page: {title[1].strip()}" if title else "an HTML page"
@@ -205,7 +206,7 @@ def described(text: str) -> str:
 
 
 def failure_in_document(status: int, document: Any, wait_s: float | None = None) -> Failure:
-    """Read an error given as parsed JSON."""
+    """Interpret an error given as parsed JSON."""
     body = json.dumps(document, ensure_ascii=False)
     if isinstance(document, list) and document:
         document = document[0]
@@ -230,13 +231,13 @@ def failure_in_document(status: int, document: Any, wait_s: float | None = None)
 
 
 def classify(failure: Failure, endpoint: Endpoint, model: str) -> ProviderError:
-    """The error the agent acts on."""
+    """The ProviderError for ``failure``, with its text for the user."""
     status, codes, name = failure.status, failure.codes, endpoint.name
     said = f"{status}: {failure.message}" if status else failure.message
     line = endpoint.line
     if failure.is_overflow:
         return ContextOverflow(line(f"{name}: the request is too large for {model}", said))
-    if codes & _FILTER_CODES or (status == 403 and _was_moderated(failure)):
+    if codes & _FILTER_CODES or (status == 403 and _MODERATED.search(failure.body)):
         return Refused(line(f"{name}: the content filter declined", said))
     if status == 402 or codes & _QUOTA_CODES or _QUOTA_TEXT.search(failure.body):
         return AuthFailed(
@@ -261,9 +262,10 @@ def classify(failure: Failure, endpoint: Endpoint, model: str) -> ProviderError:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds a response asks to wait (RFC 9110, 10.2.3, and OpenAI's milliseconds), or None.
+    """Seconds to wait as a response's headers say, or None.
 
-    A date is measured against the server's own clock where it tells it, else against ``now``.
+    Follows RFC 9110, 10.2.3, and OpenAI's ``retry-after-ms``. A date counts from the response's
+    own ``date``, or from ``now``.
     """
     if (milliseconds := _seconds(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
@@ -277,7 +279,7 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def system_reason(error: BaseException) -> str | None:
-    """The operating system's words behind ``error``, which libraries wrap several times."""
+    """The operating system's error text among the causes of ``error``, or None."""
     reason = None
     cause: BaseException | None = error
     while cause is not None:
@@ -310,7 +312,7 @@ def _http_date(value: str | None) -> datetime | None:
 
 
 def _message_of(error: Mapping[str, Any], inner: Any, body: str) -> str:
-    """The most telling words: gateways put the first-hand ones beside their own."""
+    """The error's text, with the upstream provider's text that a gateway may add."""
     said = next(
         (
             text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
@@ -322,7 +324,3 @@ def _message_of(error: Mapping[str, Any], inner: Any, body: str) -> str:
     metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
     return f"{said}: {raw}" if isinstance(raw, str) and raw else said
-
-
-def _was_moderated(failure: Failure) -> bool:
-    return "moderation" in failure.body.lower() or "flagged" in failure.body.lower()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from loguru import logger
 
@@ -11,19 +13,16 @@ from nanobot.core.errors import AuthFailed, ConfigError, ProviderError
 from nanobot.core.ports import ChosenModel, LLMProvider
 from nanobot.providers import catalogue
 from nanobot.providers.catalogue import DEFAULT_WINDOW, context_window, reasons, sees
-from nanobot.providers.connections import TLS
-from nanobot.providers.litellm_chat import LiteLLMChat
-from nanobot.providers.litellm_package import LiteLLM
+from nanobot.providers.litellm import LiteLLM, LiteLLMChat
 from nanobot.providers.offline import MODEL as OFFLINE
 from nanobot.providers.offline import OfflineModel
 from nanobot.providers.ollama import OllamaChat, is_ollama
-from nanobot.providers.openai_chat import OpenAIChat
-from nanobot.providers.quirks import quirks_at
-from nanobot.providers.refusals import Refusals
+from nanobot.providers.openai import TLS, OpenAIChat
+from nanobot.providers.quirks import Refusals, quirks_at
 from nanobot.providers.resilient import Candidate, Fallback, Outages, Retrying
 
 _LITTLE = 16_384
-"""With less context than this there is hardly room beside the assistant's own instructions."""
+"""A context below this leaves little room beside the assistant's own instructions."""
 _LITTLE_CONTEXT = (
     "Ollama gives {model} a context of {tokens} tokens and reads no more of a request; "
     "for more, start Ollama with OLLAMA_CONTEXT_LENGTH=32768"
@@ -31,7 +30,7 @@ _LITTLE_CONTEXT = (
 
 
 class Models:
-    """Chooses the provider of a model and keeps one adapter a provider; the app closes it."""
+    """Chooses the provider of each model; owns one adapter a provider until ``aclose``."""
 
     def __init__(
         self,
@@ -62,10 +61,10 @@ class Models:
         return self._defaults.model is None and not any(catalogue.configured(self._providers, {}))
 
     def choose(self, model: str | None) -> ChosenModel:
-        """The model named, or the configured one, or with nothing configured the offline one.
+        """The model of that name; None: the configured one, or else the offline model.
 
-        Where ``agents.defaults.fallbackModels`` names others, they stand in for it. Raises
-        AuthFailed, saying what to type, when there is none that could be asked.
+        The models of ``agents.defaults.fallbackModels`` are its fallbacks. Raises AuthFailed with
+        the command to type when no provider is set up.
         """
         name = model or self._defaults.model
         if name is None or name == OFFLINE:
@@ -85,22 +84,17 @@ class Models:
                 candidates.append(Candidate(each, chosen.model, chosen.provider, chosen.max_tokens))
         if not usable:
             raise candidates[0].error or AuthFailed(f"{name} cannot be asked")
-        first = usable[0]
-        return ChosenModel(
+        return replace(
+            usable[0],
             provider=Fallback(candidates, self._outages),
-            model=first.model,
             max_tokens=max(one.max_tokens for one in usable),
-            temperature=first.temperature,
-            context_window=first.context_window,
-            reflect=first.reflect,
-            vision=first.vision,
-            reasoning_effort=first.reasoning_effort,
         )
 
     async def prepare(self, model: str | None, *, load: bool = True) -> str:
-        """Ask an Ollama for the context it gives the model, so that ``choose`` knows it.
+        """Ask an Ollama server for the model's context, which ``choose`` then respects.
 
-        ``load``: the model may be loaded for that. Returns what a person should know of it, once.
+        ``load``: let the server load the model for that. Returns a warning for the user when the
+        context is small, once per size.
         """
         name = model or self._defaults.model
         if name is None or name == OFFLINE:
@@ -125,10 +119,10 @@ class Models:
         return warning
 
     def explain(self, model: str) -> catalogue.Choice:
-        """Which provider serves a model and why; raises AuthFailed as ``choose`` does.
+        """The provider of a model and the reason for it; raises AuthFailed as ``choose`` does.
 
-        ``agents.defaults.provider`` holds for the configured model, and for others unless their
-        prefix names a provider that is set up beside one that is no gateway.
+        ``agents.defaults.provider`` applies to the configured model. It also applies to other
+        models, except where it is no gateway and their prefix names another provider set up.
         """
         explicit = self._defaults.provider
         if (
@@ -141,7 +135,7 @@ class Models:
         return catalogue.choose(model, self._providers, self._environ, explicit=explicit)
 
     def describe(self, model: str | None) -> str:
-        """A line for a person: the model, through which provider and why, and what stands in."""
+        """A line for a person: the model, its provider with the reason, and the fallbacks."""
         name = model or self._defaults.model
         if name is None or name == OFFLINE:
             return self._offline(name).model
@@ -152,9 +146,9 @@ class Models:
         return f"{text}; if it cannot answer: {', '.join(others)}" if others else text
 
     async def warm_up(self) -> None:
-        """Load what the configured model will need, so that its first answer need not wait.
+        """Import litellm if the configured model needs it, so that the first answer is faster.
 
-        A fault is left to the first call, which has somebody to tell.
+        Errors are ignored here; the first call raises them again.
         """
         name = self._defaults.model
         if name is None or name == OFFLINE:
@@ -173,7 +167,7 @@ class Models:
         await self._litellm.aclose()
 
     def _order(self, name: str) -> tuple[str, ...]:
-        """The model and those that stand in for it."""
+        """The model and its fallbacks."""
         return tuple(dict.fromkeys((name, *self._defaults.fallback_models)))
 
     def _chosen(self, choice: catalogue.Choice) -> ChosenModel:
@@ -192,9 +186,9 @@ class Models:
         )
 
     def _window(self, choice: catalogue.Choice) -> int:
-        """A model's own configured window, else the one for all, else what is known of it.
+        """The window configured for the model, or for all models, or known by its name.
 
-        It is no larger than what an Ollama said.
+        The context that an Ollama server reported is an upper limit.
         """
         own = choice.override.context_window if choice.override is not None else None
         configured = own or self._defaults.context_window
@@ -231,31 +225,19 @@ class Models:
         headers = {name: value.get_secret_value() for name, value in settings.extra_headers.items()}
         overrides = catalogue.overrides(spec, settings)
         quirks = quirks_at(spec.name, through_litellm=choice.uses_litellm, overrides=overrides)
+        common: dict[str, Any] = {
+            "name": spec.name,
+            "base_url": choice.base,
+            "api_key": choice.key,
+            "extra_headers": headers,
+            "quirks": quirks,
+            "refusals": self._refusals,
+            "idle_timeout_s": defaults.model_idle_timeout_s,
+            "total_timeout_s": defaults.model_timeout_s,
+        }
         if choice.uses_litellm:
-            return LiteLLMChat(
-                name=spec.name,
-                package=self._litellm,
-                prefix=spec.litellm,
-                base_url=choice.base,
-                api_key=choice.key,
-                extra_headers=headers,
-                quirks=quirks,
-                refusals=self._refusals,
-                idle_timeout_s=defaults.model_idle_timeout_s,
-                total_timeout_s=defaults.model_timeout_s,
-            )
-        is_local = is_ollama(spec.name, choice.base)
-        adapter = (OllamaChat if is_local else OpenAIChat)(
-            name=spec.name,
-            base_url=choice.base,
-            api_key=choice.key,
-            extra_headers=headers,
-            tls=self._tls,
-            quirks=quirks,
-            refusals=self._refusals,
-            idle_timeout_s=defaults.model_idle_timeout_s,
-            total_timeout_s=defaults.model_timeout_s,
-        )
-        if isinstance(adapter, OllamaChat):
-            self._ollamas[spec.name] = adapter
-        return adapter
+            return LiteLLMChat(package=self._litellm, prefix=spec.litellm, **common)
+        if not is_ollama(spec.name, choice.base):
+            return OpenAIChat(tls=self._tls, **common)
+        self._ollamas[spec.name] = ollama = OllamaChat(tls=self._tls, **common)
+        return ollama

@@ -1,4 +1,4 @@
-"""The offline model: a small deterministic one for a first run, behind the ordinary port."""
+"""The offline model: a small deterministic ``LLMProvider`` for a first run without a key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NOTES = "## Important Notes"
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What one form does: the call to make, and how to put its result into words."""
+    """One tool call, and the function that turns its result into an answer."""
 
     tool: str
     arguments: dict[str, object]
@@ -54,10 +54,10 @@ class _Plan:
 
 
 class OfflineModel:
-    """Understands the forms of GRAMMAR and drives the real tools with them."""
+    """An ``LLMProvider`` that understands the forms of GRAMMAR and calls the real tools."""
 
     async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
-        """Answer, or raise BadRequest with the grammar for what it does not understand."""
+        """Answer; raises BadRequest with the grammar for any other request."""
         messages = request.messages
         asked = max(i for i, message in enumerate(messages) if isinstance(message, UserMessage))
         since = messages[asked + 1 :]
@@ -68,7 +68,8 @@ class OfflineModel:
             answer = f"I may call no more tools now, and `{answer.tool}` would come next."
         usage = Usage(sum(len(message.content) for message in messages) // 4, 8)
         if isinstance(answer, _Plan):
-            call = ToolCall(f"offline-{asked}-{len(called)}", answer.tool, _json(answer.arguments))
+            arguments = json.dumps(answer.arguments, ensure_ascii=False)
+            call = ToolCall(f"offline-{asked}-{len(called)}", answer.tool, arguments)
             return _said("", (call,), FinishReason.TOOL_CALLS, usage)
         on_delta(TextDelta(answer))
         return _said(answer, (), FinishReason.STOP, usage)
@@ -95,7 +96,7 @@ def _answer(request: str, results: Sequence[ToolMessage], tools: set[str]) -> _P
 
 
 def _steps(text: str, results: Sequence[ToolMessage], now: str) -> list[_Plan] | None:
-    """The calls a request takes, in order; None when it is none of the forms."""
+    """The calls for a request, in order; None if it has none of the forms."""
     verb, _, rest = text.partition(" ")
     rest = rest.strip()
     match verb.lower().rstrip(":"):
@@ -115,13 +116,9 @@ def _steps(text: str, results: Sequence[ToolMessage], now: str) -> list[_Plan] |
         case "remember" if rest:
             return _remember(rest, results)
         case "recall" if rest:
-            return [
-                _Plan(
-                    "grep",
-                    {"pattern": _any_word(rest), "path": "memory", "ignore_case": True},
-                    lambda r: f"About {rest}:\n{r}",
-                )
-            ]
+            pattern = "|".join(map(re.escape, rest.split()))
+            search: dict[str, object] = {"pattern": pattern, "path": "memory", "ignore_case": True}
+            return [_Plan("grep", search, lambda r: f"About {rest}:\n{r}")]
         case "remind" if found := re.match(
             r"(?:me\s+)?(?:in\s+(\d+)\s*(second|minute|min|hour|day)s?|at\s+(\S+))"
             r"(?:\s*:\s*|\s+(?:to|that)\s+)(.+)",
@@ -160,13 +157,5 @@ def _remind(
     return _Plan("cron", {**arguments, "at": moment}, lambda r: r)
 
 
-def _any_word(text: str) -> str:
-    return "|".join(re.escape(word) for word in text.split())
-
-
 def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"`" else text
-
-
-def _json(arguments: dict[str, object]) -> str:
-    return json.dumps(arguments, ensure_ascii=False)

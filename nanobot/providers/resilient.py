@@ -1,4 +1,4 @@
-"""Providers that ask again: the same model after a wait, then other models in order."""
+"""Providers round others: ``Retrying`` the same model, and ``Fallback`` to other models."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from nanobot.core.text import one_line
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long to try; all times in seconds.
+    """Limits of retrying; all times in seconds.
 
     The delay before attempt n + 1 is a random part of ``base_s`` · 2ⁿ⁻¹, at most ``cap_s`` (full
-    jitter). A server that asks for more than ``longest_wait_s`` is not waited for, nor is
-    anything that would end after ``total_s``: the caller can put the work off for longer.
+    jitter). The call fails where a server asks for a wait over ``longest_wait_s``, or the next
+    attempt would start after ``total_s``: its caller can postpone the work for longer.
     """
 
     attempts: int = 4
@@ -40,7 +40,7 @@ class RetryPolicy:
 
 
 class Retrying:
-    """An ``LLMProvider`` round another one; the only place where model calls are retried."""
+    """An ``LLMProvider`` round another one; no other class retries model calls."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Retrying:
         self._clock = clock
 
     async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
-        """See ``LLMProvider``. Whatever was streamed by a failed attempt is discarded."""
+        """See ``LLMProvider``; text streamed by a failed attempt is discarded."""
         watched = _Watched(on_delta)
         policy = self._policy
         end = self._clock() + policy.total_s
@@ -76,7 +76,9 @@ class Retrying:
                         if delay is None or self._clock() + delay >= end:
                             raise
                         attempt += 1
-                        watched(Notice(self._notice(error, delay, attempt)))
+                        wait = f"retrying in {max(1, round(delay))} s"
+                        place = f"attempt {attempt} of {policy.attempts}"
+                        watched(Notice(f"{error}; {wait} ({place})"))
                         await self._sleep(delay)
         except TimeoutError as error:
             if not limit.expired():
@@ -97,31 +99,22 @@ class Retrying:
         if attempt >= policy.attempts or (after is not None and after > policy.longest_wait_s):
             return None
         if after is not None:
-            # Never before the server's time; not all of its clients at the same time after it.
+            # Not before the time the server asks for, and spread over the clients after it.
             return after + self._chance() * policy.base_s
         ceiling: float = min(policy.cap_s, policy.base_s * 2 ** (attempt - 1))
         return self._chance() * ceiling
 
-    def _notice(self, error: RetryLater, delay: float, attempt: int) -> str:
-        seconds = max(1, round(delay))
-        return f"{error}; retrying in {seconds} s (attempt {attempt} of {self._policy.attempts})"
-
 
 class _Watched:
-    """Passes events on and knows whether there is streamed text to discard."""
+    """An ``Emit`` that records whether there is streamed text to discard."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._has_text = False
 
     def __call__(self, event: Event) -> None:
-        match event:
-            case TextDelta() | ReasoningDelta():
-                self._has_text = True
-            case TextDiscarded():
-                self._has_text = False
-            case _:
-                pass
+        if isinstance(event, TextDelta | ReasoningDelta | TextDiscarded):
+            self._has_text = not isinstance(event, TextDiscarded)
         self._emit(event)
 
     def discard(self) -> None:
@@ -130,16 +123,16 @@ class _Watched:
 
 
 REST_S = 60.0
-"""Seconds for which a model that could not answer is asked after the others."""
+"""Seconds during which a model that failed is asked after the others."""
 _LONGEST_REST_S = 600.0
 _REASON_LENGTH = 150
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model to be asked: ``name`` as its owner writes it, ``model`` as the provider is sent it.
+    """A model to ask: ``name`` as the owner writes it, ``model`` as the provider is sent it.
 
-    ``provider`` None: it cannot be asked at all, because of ``error``.
+    ``provider`` None: it cannot be asked, because of ``error``.
     """
 
     name: str
@@ -150,7 +143,7 @@ class Candidate:
 
 
 class Outages:
-    """Which models could not answer lately and why; one for all turns of an app."""
+    """The models that failed lately, with their errors; shared by all turns of an app."""
 
     def __init__(
         self, *, rest_s: float = REST_S, clock: Callable[[], float] = time.monotonic
@@ -161,28 +154,28 @@ class Outages:
         self._resting: dict[str, tuple[float, ProviderError]] = {}
 
     def of(self, name: str) -> ProviderError | None:
-        """Why a model is not to be asked before the others; None when it is."""
+        """The error of a model that failed lately; None for any other model."""
         until, error = self._resting.get(name, (0.0, None))
         return error if self._clock() < until else None
 
     def began(self, name: str, error: ProviderError) -> None:
-        """Note that a model could not answer."""
+        """Record that a model failed."""
         asked = error.after if isinstance(error, RetryLater) else None
         rest_s = min(max(asked or 0.0, self._rest_s), _LONGEST_REST_S)
         self._resting[name] = (self._clock() + rest_s, error)
 
     def ended(self, name: str) -> None:
-        """Note that a model has answered."""
+        """Record that a model has answered."""
         self._resting.pop(name, None)
 
 
 class Fallback:
-    """An ``LLMProvider`` over several models, the usual one first; made anew for each turn.
+    """An ``LLMProvider`` over several models, the usual one first; made for one turn.
 
-    Another model is asked where one cannot be reached, its key is not accepted, or it refuses the
-    request as it stands; not where the content was refused or the usual model's window is too
-    small. One that could not answer a moment ago is asked last, so that not every call waits for
-    it. When nobody answers the error is RetryLater if any of them may answer later.
+    The next model is asked when one cannot be reached, does not accept its key, or refuses the
+    request's form; not when the content is refused or the usual model's window is too small.
+    Models that failed lately are asked last, so that not every call waits for them. If all fail,
+    the error is RetryLater if any of them may answer later.
     """
 
     def __init__(self, candidates: Sequence[Candidate], outages: Outages) -> None:
@@ -193,7 +186,7 @@ class Fallback:
     async def chat(self, request: ModelRequest, on_delta: Emit = ignore) -> LLMResponse:
         """See ``LLMProvider``; each candidate replaces ``model`` by its own.
 
-        ``LLMResponse.footnote`` says who answered when it was not the usual model.
+        ``LLMResponse.footnote`` names the model that answered if it was not the usual one.
         """
         usual = self._candidates[0]
         why = self._outages.of(usual.name)
@@ -230,14 +223,14 @@ class Fallback:
         raise _total(sorted(failures, key=lambda failure: self._candidates.index(failure[0])))
 
     async def aclose(self) -> None:
-        """Nothing to close: the candidates' providers belong to whoever made them."""
+        """Nothing to close: the candidates' providers have other owners."""
 
 
 def _leads_on(error: ProviderError, *, usual: bool) -> bool:
-    """Whether another model may do better.
+    """Whether to ask the next model after ``error``.
 
-    A fallback with a smaller window is passed over: to cut the conversation down for a stand-in
-    would lose it for the usual model, too.
+    A fallback whose window is too small is skipped: shortening the conversation for it would also
+    shorten it for the usual model.
     """
     if isinstance(error, ContextOverflow):
         return not usual
@@ -260,7 +253,7 @@ def _footnote(answered: Candidate, usual: Candidate, why: ProviderError) -> str:
 
 
 def _total(failures: Sequence[tuple[Candidate, ProviderError]]) -> ProviderError:
-    """The error of a call that nobody answered: the usual model's, with a word on the others."""
+    """The error when all models failed: the usual model's, or a RetryLater that names them all."""
     first = next((error for candidate, error in failures), ProviderError("no model is configured"))
     text = "; ".join(_reason(candidate, error) for candidate, error in failures)
     later = [error for _, error in failures if isinstance(error, RetryLater)]

@@ -1,4 +1,4 @@
-"""The body of a response as JSON documents: server-sent events, or a single one."""
+"""Parsers of a response's body: server-sent events, or a single JSON document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EventTooLarge(ValueError):
-    """One event is larger than the limit; the stream is of no use."""
+    """An event exceeds the limit; the stream cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ServerSentEvent:
 
 
 class EventStream:
-    """The parser of one response. Comments and the fields ``id`` and ``retry`` are dropped."""
+    """The parser of one event stream; it ignores comments and the fields ``id`` and ``retry``."""
 
     def __init__(self, *, limit: int = 16 * 1024 * 1024) -> None:
         """``limit``: the largest event, in bytes."""
@@ -52,15 +52,13 @@ class EventStream:
         events = []
         for line in lines:
             self._hold(line)
-            if (event := self._take_line()) is not None:
-                events.append(event)
+            events += self._take_line()
         self._hold(rest)
         return events
 
     def end(self) -> list[ServerSentEvent]:
         """The last event of a server that does not send the blank line after it."""
-        events = [self._take_line(), self._dispatch()]
-        return [event for event in events if event is not None]
+        return [*self._take_line(), *self._dispatch()]
 
     def _hold(self, part: bytes) -> None:
         self._size += len(part)
@@ -68,7 +66,8 @@ class EventStream:
             raise EventTooLarge(f"an event of more than {self._limit} bytes")
         self._partial.append(part)
 
-    def _take_line(self) -> ServerSentEvent | None:
+    def _take_line(self) -> list[ServerSentEvent]:
+        """The event that the line held so far completes, if it is the blank one after it."""
         line = b"".join(self._partial)
         self._partial.clear()
         if self._at_start:
@@ -81,19 +80,13 @@ class EventStream:
         if field == b"data":
             self._data.append(value)
         elif field == b"event":
-            self._name = _decoded(value)
-        return None
+            self._name = value.decode("utf-8", "replace")
+        return []
 
-    def _dispatch(self) -> ServerSentEvent | None:
-        data, name = self._data, self._name
+    def _dispatch(self) -> list[ServerSentEvent]:
+        data, name = self._data, self._name or "message"
         self._data, self._name, self._size = [], "", 0
-        if not data:
-            return None
-        return ServerSentEvent(_decoded(b"\n".join(data)), name or "message")
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
+        return [ServerSentEvent(b"\n".join(data).decode("utf-8", "replace"), name)] if data else []
 
 
 _LARGEST_DOCUMENT = 64 * 1024 * 1024
@@ -102,10 +95,10 @@ _BLANK = b"\xef\xbb\xbf \t\r\n"
 
 
 class BodyReader:
-    """Reads one response, given in any pieces.
+    """The parser of one response's body, given in any pieces.
 
-    Whether it is an event stream or one document is told by the first byte that is not blank:
-    some endpoints send a document although a stream was asked for, and content types lie.
+    The first byte that is not blank decides between an event stream and a document: some endpoints
+    send a document although a stream was requested, and content types are unreliable.
     """
 
     def __init__(self) -> None:
@@ -114,12 +107,8 @@ class BodyReader:
         self._document: bytearray | None = None
         self._events: EventStream | None = None
         self._has_events = False
-        self._is_done = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether a stream has said ``[DONE]``."""
-        return self._is_done
+        self.is_done = False
+        """Whether a stream has ended with ``[DONE]``."""
 
     @property
     def is_document(self) -> bool:
@@ -127,7 +116,7 @@ class BodyReader:
         return self._document is not None
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The JSON documents that ``data`` completes; raises Garbled, after those before it."""
+        """The JSON documents completed by ``data``; raises Garbled after the valid ones."""
         if len(self._head) < _HEAD:
             self._head += data[: _HEAD - len(self._head)]
         if self._events is None and self._document is None:
@@ -139,16 +128,20 @@ class BodyReader:
                 self._document = bytearray()
             else:
                 self._events = EventStream()
-        if self._events is not None:
-            yield from self._parsed(self._new_events(data))
-            return
-        assert self._document is not None
-        self._document += data
-        if len(self._document) > _LARGEST_DOCUMENT:
-            raise Garbled(f"more than {_LARGEST_DOCUMENT} bytes")
+        if self._document is not None:
+            self._document += data
+            if len(self._document) > _LARGEST_DOCUMENT:
+                raise Garbled(f"more than {_LARGEST_DOCUMENT} bytes")
+        elif self._events is not None:
+            try:
+                events = self._events.feed(data)
+            except EventTooLarge as error:
+                raise Garbled(str(error)) from error
+            self._has_events = self._has_events or bool(events)
+            yield from self._parsed(events)
 
     def end(self) -> list[Any]:
-        """What the end of the body completes; raises Garbled if there was nothing to read."""
+        """The documents completed by the end of the body; raises Garbled if there were none."""
         if self._document is not None:
             return [_loaded(self._document.decode("utf-8-sig", "replace"))]
         rest = self._events.end() if self._events is not None else []
@@ -156,24 +149,15 @@ class BodyReader:
             raise Garbled(described(self._head.decode("utf-8", "replace")))
         try:
             return list(self._parsed(rest))
-        except Garbled:  # the end is missing, which the lack of a finish tells better
+        except Garbled:  # cut off: the missing finish reason makes the better error
             return []
-
-    def _new_events(self, data: bytes) -> list[ServerSentEvent]:
-        assert self._events is not None
-        try:
-            events = self._events.feed(data)
-        except EventTooLarge as error:
-            raise Garbled(str(error)) from error
-        self._has_events = self._has_events or bool(events)
-        return events
 
     def _parsed(self, events: list[ServerSentEvent]) -> Iterator[Any]:
         for event in events:
-            if self._is_done:
+            if self.is_done:
                 break
             if event.data.strip() == "[DONE]":
-                self._is_done = True
+                self.is_done = True
             elif event.data.strip():
                 document = _loaded(event.data)
                 if event.name == "error" and not (

@@ -20,52 +20,6 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.providers.quirks import Quirks, ReasoningBack
-from nanobot.providers.thinking import of_anthropic, of_openrouter
-
-_MARK = {"type": "ephemeral"}
-
-
-def marked(messages: Sequence[Wire], roles: Set[str]) -> list[Wire]:
-    """``messages`` with ``cache_control`` on up to three of those whose role is in ``roles``.
-
-    The system prompt (before which the tools stand), the last message, and the last one of the
-    request before, which is what the cache holds: all but the newest messages is read from it.
-    Follows Anthropic's prompt caching, which allows four markers and none on empty text.
-    """
-    places = [at for at, one in enumerate(messages) if one["role"] in roles and _last_text(one)]
-    chosen = {at for at in places[:1] if messages[at]["role"] == "system"}
-    talk = [at for at in places if messages[at]["role"] != "system"]
-    chosen.update(talk[-1:])
-    answers = [at for at, one in enumerate(messages) if one["role"] == "assistant"]
-    if answers:
-        chosen.update([at for at in talk if at < answers[-1]][-1:])
-    return [
-        _form(one, is_marked=at in chosen) if at in places else one
-        for at, one in enumerate(messages)
-    ]
-
-
-def _last_text(message: Wire) -> str:
-    """The text that a marker would be put on."""
-    content = message["content"]
-    if isinstance(content, list):
-        content = content[-1].get("text", "the end is a picture")
-    return (content or "").strip()
-
-
-def _form(message: Wire, *, is_marked: bool) -> Wire:
-    """A message that may carry a marker, in the same form whether or not it does."""
-    mark: Wire = {"cache_control": _MARK} if is_marked else {}
-    if message["role"] == "tool":
-        return {**message, **mark}  # litellm moves it to the block that the result becomes
-    content: list[Wire] | str = message["content"]
-    parts: list[Wire] = [_block_text(content)] if isinstance(content, str) else list(content)
-    return {**message, "content": [*parts[:-1], {**parts[-1], **mark}]}
-
-
-def _block_text(text: str) -> Wire:
-    return {"type": "text", "text": text}
-
 
 Wire = dict[str, Any]
 
@@ -74,6 +28,7 @@ _PLAIN = Quirks()
 _ID_LENGTH = 9
 _LONGEST_ID = 64  # OpenAI's limit
 _dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_MARK = {"type": "ephemeral"}
 
 
 def wire_messages(
@@ -84,9 +39,9 @@ def wire_messages(
 ) -> list[Wire]:
     """The ``messages`` of a request; the same messages always give the same bytes.
 
-    ``pictures`` are data URLs by image, from ``read_pictures``; where one is missing, or the model
-    cannot see, it is told so. Pictures of tool results follow the results in a user message, since
-    a tool message holds text only.
+    ``pictures``: data URLs by image, from ``read_pictures``; a text replaces a missing picture, or
+    all of them if the model takes none. A tool message holds text only: pictures of tool results
+    follow in a user message.
     """
     wire: list[Wire] = []
     waiting: list[Wire] = []
@@ -156,7 +111,7 @@ def encode_body(head: Wire, messages: Sequence[Wire], tail: Wire) -> bytes:
 
 
 def rough_size(messages: Iterable[Wire]) -> int:
-    """About how many characters ``messages`` are, told quickly."""
+    """About how many characters ``messages`` have, computed quickly."""
     size = 0
     for message in messages:
         content = message["content"]
@@ -181,7 +136,7 @@ def call_ids(messages: Iterable[ChatMessage]) -> set[str]:
 
 
 def nine_characters(text: str) -> str:
-    """A short id for ``text``: nine letters or digits, which every API accepts."""
+    """An id of nine letters or digits for ``text``, which every API accepts."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:_ID_LENGTH]
 
 
@@ -254,3 +209,68 @@ def _picture(image: Image, pictures: Mapping[Image, str], quirks: Quirks) -> Wir
 
 def _text(text: str) -> Wire:
     return {"type": "text", "text": text}
+
+
+def of_openrouter(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The ``blocks`` in OpenRouter's form."""
+    return [dict(one) for one in blocks if str(one.get("type", "")).startswith("reasoning.")]
+
+
+def of_anthropic(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The ``blocks`` in the form of Anthropic's API, signed by it."""
+    return [
+        dict(one)
+        for one in blocks
+        if (one.get("type") == "thinking" and one.get("signature"))
+        or (one.get("type") == "redacted_thinking" and one.get("data"))
+    ]
+
+
+def may_think(messages: Sequence[ChatMessage], quirks: Quirks) -> bool:
+    """Whether a reasoning effort may accompany ``messages``.
+
+    Anthropic's API refuses it if the last assistant message called tools without thinking blocks
+    of that API (reasoning was switched on, or the model changed, after it).
+    """
+    if quirks.reasoning_back is not ReasoningBack.BLOCKS:
+        return True
+    last = next((one for one in reversed(messages) if isinstance(one, AssistantMessage)), None)
+    return last is None or not last.tool_calls or bool(of_anthropic(last.thinking_blocks))
+
+
+def marked(messages: Sequence[Wire], roles: Set[str]) -> list[Wire]:
+    """``messages`` with ``cache_control`` on up to three of those whose role is in ``roles``.
+
+    The markers go on the system prompt (the tools come before it), on the last message, and on
+    the last message of the previous request, up to which the cache is read. Follows Anthropic's
+    prompt caching: at most four markers, none on empty text.
+    """
+    places = [at for at, one in enumerate(messages) if one["role"] in roles and _last_text(one)]
+    chosen = {at for at in places[:1] if messages[at]["role"] == "system"}
+    talk = [at for at in places if messages[at]["role"] != "system"]
+    chosen.update(talk[-1:])
+    answers = [at for at, one in enumerate(messages) if one["role"] == "assistant"]
+    if answers:
+        chosen.update([at for at in talk if at < answers[-1]][-1:])
+    return [
+        _form(one, is_marked=at in chosen) if at in places else one
+        for at, one in enumerate(messages)
+    ]
+
+
+def _last_text(message: Wire) -> str:
+    """The text that would carry a marker."""
+    content = message["content"]
+    if isinstance(content, list):
+        content = content[-1].get("text", "the end is a picture")
+    return (content or "").strip()
+
+
+def _form(message: Wire, *, is_marked: bool) -> Wire:
+    """The message in the form that can carry a marker, with or without one."""
+    mark: Wire = {"cache_control": _MARK} if is_marked else {}
+    if message["role"] == "tool":
+        return {**message, **mark}  # litellm moves it to the block that the result becomes
+    content: list[Wire] | str = message["content"]
+    parts: list[Wire] = [_text(content)] if isinstance(content, str) else list(content)
+    return {**message, "content": [*parts[:-1], {**parts[-1], **mark}]}

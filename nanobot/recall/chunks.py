@@ -1,7 +1,8 @@
-"""What is searched: the sources, and the chunks that their texts are cut into."""
+"""The sources of a search, and how their texts are cut into chunks."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import Counter
@@ -15,9 +16,9 @@ from nanobot.store.home import Home
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the index is made of and where it is; ``zone`` is that of HISTORY.md's stamps.
+    """The files of the index: itself, the state database and HISTORY.md.
 
-    Without ``zone`` it is the machine's.
+    ``zone`` is the time zone of HISTORY.md's stamps; None: the machine's.
     """
 
     index: Path
@@ -27,13 +28,13 @@ class Sources:
 
     @classmethod
     def of(cls, home: Home, workspace: Path) -> Sources:
-        """Those of a home and its workspace."""
+        """The sources of a home and its workspace."""
         return cls(home.recall_index, home.database, workspace / "memory" / "HISTORY.md")
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """How much the index holds."""
+    """The number of chunks, sessions and paragraphs in the index."""
 
     chunks: int
     sessions: int
@@ -42,9 +43,9 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who searches: from which ``session``, in the turn of ``inbound_id``, as owner or guest.
+    """The one who searches: in which session and turn, as owner or guest.
 
-    ``live_from`` is where the part of that session begins which the model still sees.
+    ``live_from`` is the first entry of the session that the model still sees.
     """
 
     session: str = ""
@@ -54,9 +55,9 @@ class Asker:
 
 
 LONGEST = 900
-"""Characters of a message up to which it is one chunk."""
+"""Most characters of a chunk."""
 _PIECE = 600
-"""Characters that a piece of a longer message has about."""
+"""Characters that a piece of a longer message should have."""
 _MOST_PIECES = 400
 """Pieces of one message that are indexed: 240,000 characters, more than a person types."""
 
@@ -71,9 +72,9 @@ _BREAKS = (
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """One paragraph of HISTORY.md: ``at`` is its stamp's moment or that of the one before it.
+    """One paragraph of HISTORY.md: ``at`` is its date, or that of the paragraph before it.
 
-    ``digest`` names it by its words, its date and how many of the same stand before it.
+    ``digest`` is a hash of its words, its date and the number of equal paragraphs before it.
     """
 
     at: datetime | None
@@ -95,7 +96,7 @@ def pieces(text: str) -> list[str]:
 
 
 def _cut(text: str) -> int:
-    """Where to end the first piece: between half and all of the longest, near the usual size."""
+    """Where to end the first piece, at the best break near the usual size."""
     for pattern in _BREAKS:
         ends = [match.end() for match in pattern.finditer(text, _PIECE // 2, LONGEST)]
         if ends:
@@ -104,7 +105,7 @@ def _cut(text: str) -> int:
 
 
 def paragraphs(text: str, zone: tzinfo | None) -> Iterator[Paragraph]:
-    """The paragraphs of HISTORY.md, whoever wrote them; stamps are local time (``zone``).
+    """The paragraphs of HISTORY.md; stamps are in the time zone ``zone``.
 
     A paragraph begins at a stamp, or behind a blank line; one without a stamp has the date of
     the paragraph before it. Headings alone say nothing and are left out.
@@ -115,7 +116,9 @@ def paragraphs(text: str, zone: tzinfo | None) -> Iterator[Paragraph]:
         words = block.strip()
         stamp = _STAMP.match(words)
         if stamp is not None:
-            at = _moment(stamp, zone) or at
+            with contextlib.suppress(ValueError, OverflowError):  # an impossible date
+                moment = datetime.fromisoformat(f"{stamp[1]}T{stamp[2] or '00:00'}")
+                at = moment.replace(tzinfo=zone) if zone else moment.astimezone()
             words = words[stamp.end() :].strip()
         if not words or re.fullmatch(r"#+ .*", words):
             continue
@@ -123,11 +126,3 @@ def paragraphs(text: str, zone: tzinfo | None) -> Iterator[Paragraph]:
         seen[name] += 1
         digest = hashlib.blake2b(f"{seen[name]}\n{name}".encode(), digest_size=12).hexdigest()
         yield Paragraph(at, words, digest)
-
-
-def _moment(stamp: re.Match[str], zone: tzinfo | None) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(f"{stamp[1]}T{stamp[2] or '00:00'}")
-        return moment.replace(tzinfo=zone) if zone else moment.astimezone()
-    except (ValueError, OverflowError):
-        return None

@@ -1,4 +1,4 @@
-"""The search index: a file beside the state database, derived from it and from HISTORY.md."""
+"""The search index: an SQLite file derived from the session log and HISTORY.md."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from nanobot.core.turn_header import read_header
 from nanobot.recall.chunks import Indexed, Paragraph, Sources, paragraphs, pieces
 from nanobot.recall.terms import terms
 from nanobot.session.entries import EntryKind, decode
+from nanobot.store.files import file_stamp
 
 T = TypeVar("T")
 
 VERSION = 3
-"""Raised with every change of the tables or of what ``terms`` makes of a text."""
+"""To be raised with every change of the tables or of ``terms``."""
 HISTORY = ""
-"""The session under which HISTORY.md's paragraphs stand: no session has this key."""
+"""The session key of HISTORY.md's paragraphs; no session has it."""
 
 _BATCH = 256
 _BATCH_S = 0.05
-"""Seconds after which a batch is committed, so that searches beside it need not wait."""
+"""Seconds after which a batch is committed, so that searches wait no longer."""
 _RACY_NS = 2_000_000_000
-"""A file changed so recently may change again without a difference in its status."""
+"""A file changed this recently may change again with the same time stamp."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-"""A derived file whose tables are missing or make no sense is as good as a damaged one."""
+"""Errors after which the index is rebuilt; SQLITE_ERROR stands for missing tables."""
 
-_TABLES = """
+_TABLES = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE fact (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE chunk (
     id         INTEGER PRIMARY KEY,
@@ -60,16 +62,17 @@ CREATE TABLE known (session TEXT PRIMARY KEY, first INTEGER NOT NULL) WITHOUT RO
 CREATE VIRTUAL TABLE words USING fts5(terms, content='', tokenize='ascii');
 CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, row);
 INSERT INTO fact VALUES ('cursor', 0), ('chunks', 0), ('terms', 0), ('history', ''),
-    ('sessions', 0)
+    ('sessions', 0);
+PRAGMA user_version={VERSION};
+COMMIT;
 """
 
 
 class RecallIndex:
-    """Keeps the index in step with its sources; every method blocks, none keeps a connection.
+    """Keeps the index in step with its sources. Every method blocks; none keeps a connection.
 
-    Any process may call any of them at any time: writing is done under a lock file, each batch a
-    transaction. A file that is damaged, missing or of another version is made anew, since all
-    that is in it is elsewhere, too.
+    Any process may call any method at any time: writers hold a lock file, and each batch is a
+    transaction. A file that is damaged, missing or of another version is rebuilt.
     """
 
     def __init__(self, sources: Sources) -> None:
@@ -87,7 +90,7 @@ class RecallIndex:
         return self._mended(lambda: self._read(function))
 
     def catch_up(self, *, pause: Callable[[], None] = lambda: None) -> None:
-        """Take in what is new, and leave out what is gone from the sources.
+        """Index what is new in the sources and remove what is gone from them.
 
         ``pause`` is called between batches. Raises StoreUnavailable when it cannot be written.
         """
@@ -101,19 +104,17 @@ class RecallIndex:
         return self._mended(lambda: self._read(_counted))
 
     def forget(self, session: str) -> None:
-        """Leave out a session that was deleted, so that nothing of it stays in the file.
+        """Remove a deleted session from the file now, rather than before the next search."""
 
-        Without this call its words are left out before the next search.
-        """
-        self._mended(lambda: self._write(lambda connection: _forget(connection, session, None)))
+        def write() -> None:
+            with self._lock(), contextlib.closing(self._opened()) as connection:
+                _in_transaction(connection, lambda: _forget(connection, session, None))
+
+        self._mended(write)
 
     def _read(self, function: Callable[[sqlite3.Connection], T]) -> T:
         with contextlib.closing(_connect(self.sources.index, "ro")) as connection:
             return function(connection)
-
-    def _write(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        with self._lock(), contextlib.closing(self._opened()) as connection:
-            return _in_transaction(connection, lambda: function(connection))
 
     def _catch_up(self, pause: Callable[[], None]) -> None:
         if self._is_current():
@@ -131,10 +132,10 @@ class RecallIndex:
             return False
 
         def look(connection: sqlite3.Connection) -> bool:
-            if _version(connection) != VERSION or not _is_whole(connection):
+            if not _is_usable(connection):
                 return False
-            signature = _signature(self.sources.history)
-            if not signature or signature != _fact(connection, "history"):
+            stamp = _stamp(self.sources.history)
+            if not stamp or stamp != _fact(connection, "history"):
                 return False
             with self._state() as state:
                 return state is None or (
@@ -146,8 +147,8 @@ class RecallIndex:
 
     def _take_history(self, connection: sqlite3.Connection) -> None:
         path = self.sources.history
-        signature = _signature(path)
-        if signature and signature == _fact(connection, "history"):
+        stamp = _stamp(path)
+        if stamp and stamp == _fact(connection, "history"):
             return
         try:
             text = _contained(path).decode("utf-8", errors="replace").removeprefix("\ufeff")
@@ -157,28 +158,27 @@ class RecallIndex:
             logger.warning("{} cannot be read and is not searched anew: {}", path, error)
             return
         present = {one.digest: one for one in paragraphs(text, self.sources.zone)}
-        held: dict[str, list[int]] = {}
-        for id_, digest in connection.execute(
+        held = connection.execute(
             "SELECT id, digest FROM chunk WHERE session = ?", (HISTORY,)
-        ):
-            held.setdefault(digest, []).append(id_)
-        for digest, ids in held.items():
-            if digest not in present:
-                _remove_chunks(connection, ids)
-        for digest, paragraph in present.items():
-            if digest not in held:
-                _add_paragraph(connection, paragraph)
-        _set_fact(connection, "history", signature)
+        ).fetchall()
+        _remove_chunks(connection, [id_ for id_, digest in held if digest not in present])
+        for _, digest in held:
+            present.pop(digest, None)
+        for paragraph in present.values():
+            _add_paragraph(connection, paragraph)
+        _set_fact(connection, "history", stamp)
 
     def _take_log(self, connection: sqlite3.Connection) -> bool:
-        """Take in a batch of entries; whether that was the last one."""
+        """Index a batch of log entries; returns whether that was the last one."""
         with self._state() as state:
             if state is None:
                 return True
             newest = _newest(state)
             cursor = _fact(connection, "cursor")
-            if cursor > _last_given(state):
-                # The state database is another than the one this was made from.
+            # The last number that the log gave to an entry, even one deleted since.
+            given = state.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
+            if cursor > (given[0] if given else 0):
+                # The index was made from another state database.
                 for (session,) in connection.execute("SELECT session FROM known").fetchall():
                     _forget(connection, session, None)
                 cursor = 0
@@ -192,7 +192,9 @@ class RecallIndex:
             count = 0
             for row in rows:
                 _add_entry(connection, row)
-                _note_session(connection, state, row[1])
+                connection.execute(
+                    "INSERT OR IGNORE INTO known VALUES (?, ?)", (row[1], _first(state, row[1]))
+                )
                 count, cursor = count + 1, row[0]
                 if time.monotonic() > until:
                     break
@@ -226,15 +228,14 @@ class RecallIndex:
         path = self.sources.index
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(2):
-            if not path.exists():
+            is_new = not path.exists()
+            if is_new:
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             connection = _connect(path, "rw")
             try:
-                version = _version(connection)
-                if version == VERSION and _is_whole(connection):
-                    return connection
-                if version == 0 and not _has_tables(connection):
-                    _create(connection)
+                if is_new:
+                    connection.executescript(_TABLES)
+                if _is_usable(connection):
                     return connection
             except BaseException:
                 connection.close()
@@ -244,11 +245,12 @@ class RecallIndex:
         raise StoreUnavailable(f"the search index {path} cannot be made")
 
     def _mended(self, function: Callable[[], T]) -> T:
-        """The result of ``function``, which is tried again after what is damaged was removed."""
+        """The result of ``function``; a damaged index is rebuilt first."""
         try:
             return function()
         except sqlite3.Error as error:
-            if not _is_damage(error):
+            code = getattr(error, "sqlite_errorcode", None)
+            if code is not None and (code & 0xFF) not in _DAMAGE:
                 raise _unavailable(error) from error
             logger.warning("the search index is damaged and made anew: {}", error)
         except OSError as error:
@@ -268,7 +270,7 @@ class RecallIndex:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        """Hold the lock of the one who writes, across processes; waits for it."""
+        """Hold the writers' lock, across processes; waits for it."""
         path = self.sources.index.with_suffix(".lock")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -291,15 +293,6 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _create(connection: sqlite3.Connection) -> None:
-    def run() -> None:
-        for statement in _TABLES.split(";\n"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={VERSION}")
-
-    _in_transaction(connection, run)
-
-
 def _in_transaction(connection: sqlite3.Connection, function: Callable[[], T]) -> T:
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -312,28 +305,24 @@ def _in_transaction(connection: sqlite3.Connection, function: Callable[[], T]) -
     return result
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
+def _value(connection: sqlite3.Connection, query: str, *values: object) -> Any:
+    """The value that a query gives; raises DatabaseError if it gives none."""
+    row = connection.execute(query, values).fetchone()
+    if row is None:
+        raise sqlite3.DatabaseError("a row is missing")
+    return row[0]
 
 
-def _has_tables(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
-
-
-def _is_whole(connection: sqlite3.Connection) -> bool:
-    """Whether chunks and words end alike, which they do unless somebody meddled with one."""
-    chunks, words = connection.execute(
-        "SELECT (SELECT max(id) FROM chunk), (SELECT max(id) FROM words_docsize)"
-    ).fetchone()
-    return bool(chunks == words)
+def _is_usable(connection: sqlite3.Connection) -> bool:
+    """Whether a file is of this version, and its chunks and words end alike."""
+    if _value(connection, "PRAGMA user_version") != VERSION:
+        return False
+    last_chunk = _value(connection, "SELECT max(id) FROM chunk")
+    return bool(last_chunk == _value(connection, "SELECT max(id) FROM words_docsize"))
 
 
 def _fact(connection: sqlite3.Connection, name: str) -> Any:
-    row = connection.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
-    if row is None:
-        raise sqlite3.DatabaseError(f"the fact {name} is missing")
-    return row[0]
+    return _value(connection, "SELECT value FROM fact WHERE name = ?", name)
 
 
 def _set_fact(connection: sqlite3.Connection, name: str, value: int | str) -> None:
@@ -341,25 +330,28 @@ def _set_fact(connection: sqlite3.Connection, name: str, value: int | str) -> No
 
 
 def _count(connection: sqlite3.Connection, chunks: int, words: int) -> None:
-    connection.execute("UPDATE fact SET value = value + ? WHERE name = 'chunks'", (chunks,))
-    connection.execute("UPDATE fact SET value = value + ? WHERE name = 'terms'", (words,))
+    connection.execute(
+        "UPDATE fact SET value = value + CASE name WHEN 'chunks' THEN ? ELSE ? END "
+        "WHERE name IN ('chunks', 'terms')",
+        (chunks, words),
+    )
 
 
-def _signature(path: Path) -> str:
-    """What tells one state of a file from another; "" when that cannot be told."""
+def _stamp(path: Path) -> str:
+    """A text that differs whenever a file was changed; "" if it may change again unnoticed."""
     try:
         status = path.stat()
     except OSError:
         return "none"
     if abs(time.time_ns() - status.st_mtime_ns) < _RACY_NS:
         return ""
-    return f"{path}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+    return f"{path}:{file_stamp(status)}"
 
 
 def _contained(history: Path) -> bytes:
-    """What is in HISTORY.md, links followed only to text inside the workspace; raises OSError.
+    """The bytes of HISTORY.md; a link may lead only to Markdown in the workspace. Raises OSError.
 
-    A link made by a command must not bring up what the command itself could not read.
+    A command could have made the link, to a file that it cannot read itself.
     """
     real = history.resolve(strict=True)
     if not real.is_relative_to(history.parent.parent.resolve()) or real.suffix != ".md":
@@ -371,37 +363,21 @@ def _contained(history: Path) -> bytes:
         return file.read()
 
 
-def _newest(state: sqlite3.Connection) -> int:
-    newest: int = state.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()[0]
-    return newest
+def _newest(state: sqlite3.Connection) -> Any:
+    return _value(state, "SELECT coalesce(max(seq), 0) FROM log")
 
 
-def _last_given(state: sqlite3.Connection) -> int:
-    """The last number that the log gave to an entry, also if that was deleted since."""
-    row = state.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
-    return row[0] if row else 0
+def _sessions(state: sqlite3.Connection) -> Any:
+    return _value(state, "SELECT count(*) FROM session")
 
 
-def _sessions(state: sqlite3.Connection) -> int:
-    count: int = state.execute("SELECT count(*) FROM session").fetchone()[0]
-    return count
-
-
-def _note_session(connection: sqlite3.Connection, state: sqlite3.Connection, key: str) -> None:
-    if connection.execute("SELECT 1 FROM known WHERE session = ?", (key,)).fetchone() is None:
-        connection.execute("INSERT INTO known VALUES (?, ?)", (key, _first(state, key)))
-
-
-def _first(state: sqlite3.Connection, session: str) -> int | None:
-    """The number of a session's first entry, which no other session ever gets."""
-    first: int | None = state.execute(
-        "SELECT min(seq) FROM log WHERE session = ?", (session,)
-    ).fetchone()[0]
-    return first
+def _first(state: sqlite3.Connection, session: str) -> Any:
+    """The number of a session's first entry, which no other session ever gets; None if gone."""
+    return _value(state, "SELECT min(seq) FROM log WHERE session = ?", session)
 
 
 def _leave_out_deleted(connection: sqlite3.Connection, state: sqlite3.Connection) -> None:
-    """Leave out the sessions that are gone, also where one of the same name has begun since."""
+    """Remove the sessions that are gone, even if one of the same name has begun since."""
     for session, known in connection.execute("SELECT session, first FROM known").fetchall():
         first = _first(state, session)
         if first == known:
@@ -413,7 +389,7 @@ def _leave_out_deleted(connection: sqlite3.Connection, state: sqlite3.Connection
 
 
 def _forget(connection: sqlite3.Connection, session: str, first: int | None) -> None:
-    """Leave out what of a session precedes the entry ``first``; None: all of it."""
+    """Remove a session's chunks before the entry ``first``; None: all of them."""
     rows = connection.execute(
         "SELECT id FROM chunk WHERE session = ? AND (? IS NULL OR seq < ?)",
         (session, first, first),
@@ -450,6 +426,7 @@ def _add_entry(connection: sqlite3.Connection, row: Sequence[object]) -> None:
     seq, session, kind, inbound_id, principal, trust, at, payload = row
     try:
         known, message, record = decode(str(kind), str(payload))
+        is_guest = not Principal.parse(str(principal)).is_owner
     except ValueError:
         return
     text = name = ""
@@ -463,17 +440,9 @@ def _add_entry(connection: sqlite3.Connection, row: Sequence[object]) -> None:
         case ToolMessage():
             text = str(record.get("delivered", ""))
     is_untrusted = trust != Trust.TRUSTED.value
-    is_guest = not _is_owner(str(principal))
     for part, piece in enumerate(pieces(text)):
         values = (session, seq, part, "", speaker, name, at, is_untrusted, is_guest, inbound_id)
         _add(connection, (*values, piece))
-
-
-def _is_owner(principal: str) -> bool:
-    try:
-        return Principal.parse(principal).is_owner
-    except ValueError:
-        return False
 
 
 def _add(connection: sqlite3.Connection, values: Sequence[object]) -> None:
@@ -495,11 +464,6 @@ def _counted(connection: sqlite3.Connection) -> Indexed:
         "count(DISTINCT CASE WHEN session = '' THEN digest END) FROM chunk"
     ).fetchone()
     return Indexed(row[0], row[1] or 0, row[2])
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is None or (code & 0xFF) in _DAMAGE
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:

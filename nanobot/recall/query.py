@@ -1,20 +1,21 @@
-"""A question read as concepts: its words with their variants, rare ones weighing more."""
+"""Reads a question: its words with their variants and weights, and the spans of time it names."""
 
 from __future__ import annotations
 
+import calendar
 import math
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from itertools import combinations
 
-from nanobot.recall.dates import Span, spans
 from nanobot.recall.terms import (
     STOP_WORDS,
     SYNONYMS,
     UNSPACED_STOP,
+    folded,
     is_grammar,
     is_unspaced,
     pairs,
@@ -23,7 +24,7 @@ from nanobot.recall.terms import (
 )
 
 MOST_CONCEPTS = 24
-"""Concepts of a question that are searched, the rarest: a pasted results is no question."""
+"""How many concepts of a question are searched, the rarest first."""
 _LONGEST_QUERY = 4000
 _MOST_VARIANTS = 24
 _OF_ONESELF = 0.4
@@ -67,11 +68,27 @@ _NEAR = _neighbours()
 
 
 @dataclass(frozen=True, slots=True)
-class Concept:
-    """One thing a question speaks of: the terms that stand for it and how well each does.
+class Span:
+    """The days from ``first`` to ``last``, both included, in the asker's zone."""
 
-    Each counts by its rarity (inverse document frequency) and by how much such a word says at
-    all; ``weight`` is the most that one of them counts.
+    first: date
+    last: date
+
+    def distance(self, day: date) -> int:
+        """Days between ``day`` and the span; 0 inside."""
+        return max((self.first - day).days, (day - self.last).days, 0)
+
+    @property
+    def days(self) -> int:
+        return (self.last - self.first).days + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Concept:
+    """One word of a question: the terms that match it, each with its weight.
+
+    A term weighs by its rarity (inverse document frequency) and by how closely it matches;
+    ``weight`` is the largest of them.
     """
 
     variants: Mapping[str, float]
@@ -82,9 +99,9 @@ class Concept:
 class Question:
     """A query as it is searched; ``match`` is an FTS5 expression, "" when no term is indexed.
 
-    ``about_asker``: it speaks of the one who asks; ``about_assistant``: of what was answered;
-    ``wants_newest``: of how things are now; ``wants_figures``, ``wants_time``: it asks how many, or
-    when.
+    The question is about the person who asks (``about_asker``), the assistant's answers
+    (``about_assistant``) or the present (``wants_newest``), or asks how many (``wants_figures``)
+    or when (``wants_time``).
     """
 
     concepts: tuple[Concept, ...]
@@ -101,7 +118,7 @@ class Question:
 
 
 def read_question(connection: sqlite3.Connection, query: str, now: datetime) -> Question:
-    """Read any text as a question to the index; never raises because of what it says."""
+    """Read any text as a question to the index; no text raises an error."""
     query = query[:_LONGEST_QUERY]
     facts = dict(connection.execute("SELECT name, value FROM fact"))
     chunks = max(int(facts["chunks"]), 1)
@@ -129,7 +146,7 @@ def _concepts(
     found: list[Concept] = []
     wanted = [(term, share, _variants(connection, term)) for term, share in said.items()]
     if not FIRST_PERSON.isdisjoint(words):
-        # What people say of themselves they say so.
+        # People say "I" when they talk about themselves.
         wanted.append(("i", _OF_ONESELF, dict.fromkeys(_ONESELF, 1.0)))
     for term, share, variants in wanted:
         counts = _frequencies(connection, variants)
@@ -146,7 +163,7 @@ def _concepts(
 def _concept(
     present: Mapping[str, float], counts: Mapping[str, int], term: str, share: float, chunks: int
 ) -> Concept:
-    """A concept of ``term``: what stands for it counts no more than the term itself would."""
+    """The concept of ``term``: no variant weighs more than the term itself would."""
 
     def rarity(frequency: int) -> float:
         return math.log(1 + (chunks - frequency + 0.5) / (frequency + 0.5))
@@ -159,7 +176,7 @@ def _concept(
 
 
 def _content_terms(words: Iterable[str]) -> dict[str, float]:
-    """The terms that say something, in order, each with how much; all when none does."""
+    """The content words as terms in order, each with its share; all words if none is content."""
     content: dict[str, float] = {}
     rest: dict[str, float] = {}
     for word in words:
@@ -191,7 +208,7 @@ def _unspaced_terms(run: str) -> dict[str, float]:
 
 
 def _variants(connection: sqlite3.Connection, term: str) -> dict[str, float]:
-    """What may stand for a term: itself, what begins with it, words of the same meaning."""
+    """The terms that match a term: itself, those that begin with it, its synonyms."""
     if term.endswith("*"):
         start = term[:-1]
         return dict.fromkeys(_beginning(connection, start, start + "\U0010ffff", 64), 1.0)
@@ -215,7 +232,7 @@ def _beginning(connection: sqlite3.Connection, start: str, end: str, most: int) 
 
 
 def _frequencies(connection: sqlite3.Connection, found: Iterable[str]) -> dict[str, int]:
-    """In how many chunks each term is; only those that are in any."""
+    """The number of chunks with each term, for terms that occur."""
     counts: dict[str, int] = {}
     for term in found:
         row = connection.execute("SELECT doc FROM vocabulary WHERE term = ?", (term,)).fetchone()
@@ -225,12 +242,12 @@ def _frequencies(connection: sqlite3.Connection, found: Iterable[str]) -> dict[s
 
 
 _MOST_POSTINGS = 10_000
-"""Postings that the first pass ranks: rare terms first, the commoner ones only in pairs."""
+"""Most postings that the first pass ranks: rare terms first, common ones only in pairs."""
 _MOST_TERMS, _MOST_PAIRS = 200, 6
 
 
 def _match(connection: sqlite3.Connection, concepts: Iterable[Concept]) -> str:
-    """The FTS5 expression of the first pass, which stays quick whatever is asked."""
+    """The FTS5 expression of the first pass, bounded in cost."""
     owners = {term: number for number, one in enumerate(concepts) for term in one.variants}
     counts = _frequencies(connection, owners)
     chosen: list[str] = []
@@ -250,3 +267,208 @@ def _match(connection: sqlite3.Connection, concepts: Iterable[Concept]) -> str:
         if owners[one] != owners[other]
     ]
     return " OR ".join([*(f'"{term}"' for term in chosen), *together[:_MOST_PAIRS]])
+
+
+# -- spans of time ------------------------------------------------------------------------------
+
+MONTHS = (
+    *(("january", "jan", "januar", "janvier", "enero"), ("february", "feb", "februar", "fevrier")),
+    *(("march", "mar", "marz", "mars", "marzo"), ("april", "apr", "avril", "abril")),
+    *(("may", "mai", "mayo"), ("june", "jun", "juni", "juin", "junio")),
+    *(("july", "jul", "juli", "juillet", "julio"), ("august", "aug", "aout", "agosto")),
+    *(("september", "sept", "sep", "septembre", "septiembre"), ("october", "oct", "oktober")),
+    *(("november", "nov", "novembre", "noviembre"), ("december", "dec", "dezember", "decembre")),
+)
+_MONTH = {name: number for number, names in enumerate(MONTHS, start=1) for name in names}
+_NAMES = "|".join(sorted(_MONTH, key=len, reverse=True))
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_NUMERALS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+_NUMBERS = {
+    **{word: n for n, word in enumerate(_NUMERALS, 1)},
+    **{word: n for n, word in enumerate("一二三四五六七八", 1)},
+    **{"a": 1, "an": 1, "couple": 2, "few": 3, "两": 2, "兩": 2, "几": 3},
+}
+_YEAR = r"(?:19|20)\d\d"
+_AMBIGUOUS = frozenset({"may", "march", "mar", "sep", "dec", "jan", "jun", "mars", "mai"})
+"""Names that mean a month only behind a preposition, beside a number, or written large."""
+
+
+def spans(query: str, now: datetime) -> tuple[Span, ...]:
+    """The spans that ``query`` names, seen from ``now`` (aware, in the asker's zone).
+
+    A month without a year is the last one that has begun; impossible dates name nothing.
+    """
+    text = folded(query)
+    found: list[Span] = []
+    for pattern, read in _PATTERNS:
+        rest: list[str] = []
+        end = 0
+        for match in pattern.finditer(text):
+            try:
+                span = read(match, now.date(), query)
+            except (ValueError, OverflowError):
+                span = None
+            if span is not None:
+                found.append(span)
+                rest.append(text[end : match.start()] + " \0 ")
+                end = match.end()
+        text = "".join(rest) + text[end:]
+    return tuple(dict.fromkeys(found))
+
+
+_Reader = Callable[["re.Match[str]", date, str], Span | None]
+
+
+def _exact(match: re.Match[str], today: date, query: str) -> Span:
+    return _day(date(int(match["y"]), int(match["m"]), int(match["d"])))
+
+
+def _day_and_month(match: re.Match[str], today: date, query: str) -> Span:
+    month = _MONTH.get(match["m"]) or int(match["m"])
+    year = match["y"]
+    if year:
+        return _day(date(int(year), month, int(match["d"])))
+    day = date(today.year, month, int(match["d"]))
+    return _day(day if day <= today else day.replace(year=today.year - 1))
+
+
+def _month(match: re.Match[str], today: date, query: str) -> Span | None:
+    name = match["m"]
+    year = match["y"]
+    is_plain = not year and not match["before"]
+    if name in _AMBIGUOUS and is_plain and name.capitalize() not in query:
+        return None
+    if name == "may" and is_plain and re.match(r"\s*may\b", query, re.IGNORECASE):
+        return None
+    return _month_of(_MONTH[name], int(year) if year else None, today)
+
+
+def _month_in_figures(match: re.Match[str], today: date, query: str) -> Span:
+    year = match["y"]
+    return _month_of(int(match["m"]), int(year) if year else None, today)
+
+
+def _month_of(month: int, year: int | None, today: date) -> Span:
+    if year is None:
+        year = today.year if month <= today.month else today.year - 1
+    return _whole_month(year, month)
+
+
+def _year(match: re.Match[str], today: date, query: str) -> Span:
+    return _whole_year(int(match["y"]))
+
+
+def _ago(match: re.Match[str], today: date, query: str) -> Span:
+    number = int(match["n"]) if match["n"].isdecimal() else _NUMBERS[match["n"]]
+    unit = _UNITS[match["u"]]
+    if unit in {"month", "year"}:
+        return _back(number, unit, today)
+    days, about = (number, number // 7) if unit == "day" else (7 * number, 3)
+    day = today - timedelta(days=days)
+    return Span(day - timedelta(days=about), day + timedelta(days=about))
+
+
+def _relative(match: re.Match[str], today: date, query: str) -> Span:
+    return _back(*_RELATIVES[match[0].replace(" ", "")], today)
+
+
+def _back(number: int, unit: str, today: date) -> Span:
+    """The calendar's day, week, month or year, ``number`` of them before today's."""
+    if unit == "day":
+        return _day(today - timedelta(days=number))
+    if unit == "week":
+        monday = today - timedelta(days=today.weekday() + 7 * number)
+        return Span(monday, monday + timedelta(days=6))
+    if unit == "month":
+        year, month = divmod(today.year * 12 + today.month - 1 - number, 12)
+        return _whole_month(year, month + 1)
+    return _whole_year(today.year - number)
+
+
+def _weekday(match: re.Match[str], today: date, query: str) -> Span:
+    back = (today.weekday() - _DAYS.index(match["d"])) % 7 or 7
+    return _day(today - timedelta(days=back))
+
+
+def _day(day: date) -> Span:
+    return Span(day, day)
+
+
+def _whole_month(year: int, month: int) -> Span:
+    return Span(date(year, month, 1), date(year, month, calendar.monthrange(year, month)[1]))
+
+
+def _whole_year(year: int) -> Span:
+    return Span(date(year, 1, 1), date(year, 12, 31))
+
+
+_UNITS = {
+    **dict.fromkeys(("day", "days", "天", "日"), "day"),
+    **dict.fromkeys(("week", "weeks", "周", "週", "星期", "个星期", "週間", "個星期"), "week"),
+    **dict.fromkeys(("month", "months", "个月", "個月", "か月", "ヶ月", "カ月"), "month"),
+    **dict.fromkeys(("year", "years", "年"), "year"),
+}
+_RELATIVES = {
+    **dict.fromkeys(("today", "今天", "今日", "heute", "오늘"), (0, "day")),
+    **dict.fromkeys(("yesterday", "昨天", "昨日", "gestern", "hier", "ayer", "어제"), (1, "day")),
+    **dict.fromkeys(("前天", "一昨日", "vorgestern"), (2, "day")),
+    **dict.fromkeys(("thisweek", "这周", "本周", "這週", "今週", "这个星期"), (0, "week")),
+    **dict.fromkeys(
+        ("lastweek", "上周", "上週", "先週", "上个星期", "上星期", "letztewoche", "지난주"),
+        (1, "week"),
+    ),
+    **dict.fromkeys(("thismonth", "这个月", "本月", "這個月", "今月"), (0, "month")),
+    **dict.fromkeys(
+        ("lastmonth", "上个月", "上個月", "上月", "先月", "letztenmonat", "지난달"), (1, "month")
+    ),
+    **dict.fromkeys(("thisyear", "今年"), (0, "year")),
+    **dict.fromkeys(("lastyear", "去年", "昨年", "letztesjahr", "작년"), (1, "year")),
+}
+
+
+def _relatives() -> Iterator[str]:
+    for word in sorted(_RELATIVES, key=len, reverse=True):
+        if word.isascii():
+            spaced = re.sub(r"^(this|last|letzte[ns]?)(?=\w)", r"\1 +", word)
+            yield rf"\b{spaced}\b"
+        else:
+            yield word
+
+
+_PATTERNS: tuple[tuple[re.Pattern[str], _Reader], ...] = (
+    (re.compile(rf"(?P<y>{_YEAR})[-/.年](?P<m>\d\d?)[-/.月](?P<d>\d\d?)日?(?!\d)"), _exact),
+    (re.compile(rf"\b(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>{_YEAR})\b"), _exact),
+    (
+        re.compile(
+            rf"\b(?P<d>\d\d?)(?:st|nd|rd|th|\.)? +(?:of +)?(?P<m>{_NAMES})\b\.?"
+            rf"(?:,? +(?P<y>{_YEAR}))?"
+        ),
+        _day_and_month,
+    ),
+    (
+        re.compile(rf"\b(?P<m>{_NAMES})\.? +(?P<d>\d\d?)(?:st|nd|rd|th)?\b(?:,? +(?P<y>{_YEAR}))?"),
+        _day_and_month,
+    ),
+    (re.compile(rf"(?:(?P<y>{_YEAR})年)?(?P<m>\d\d?)月(?P<d>\d\d?)[日号號]"), _day_and_month),
+    (re.compile(rf"(?:(?P<y>{_YEAR})年)?(?<!\d)(?P<m>\d\d?)月"), _month_in_figures),
+    (re.compile(rf"\b(?P<y>{_YEAR})-(?P<m>0[1-9]|1[0-2])\b"), _month_in_figures),
+    (
+        re.compile(
+            rf"(?P<before>\b(?:in|since|during|of|last|im|en|until|by|early|late|mid) +)?"
+            rf"\b(?P<m>{_NAMES})\b(?:,? +(?:of +)?(?P<y>{_YEAR}))?"
+        ),
+        _month,
+    ),
+    (
+        re.compile(
+            rf"(?P<n>\d{{1,3}}|\b(?:{'|'.join(w for w in _NUMBERS if w.isascii())})"
+            r"|[一二三四五六七八两兩几])\s*(?:of +)?"
+            r"(?P<u>days?|weeks?|months?|years?|[个個]?星期|[个個かヶカ]月|週間|[天日周週年])"
+            r"\s*(?:ago|before|earlier|前|之前|以前)"
+        ),
+        _ago,
+    ),
+    (re.compile("|".join(_relatives())), _relative),
+    (re.compile(rf"\b(?:last|on|this past) +(?P<d>{'|'.join(_DAYS)})\b"), _weekday),
+    (re.compile(rf"(?<![\d.,/-])(?P<y>{_YEAR})(?![\d/-]|[.,]\d)年?"), _year),
+)

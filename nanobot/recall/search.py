@@ -1,4 +1,4 @@
-"""Searching: BM25 in SQLite finds candidates, a second pass weighs what they say together."""
+"""Searches the index: BM25 in SQLite finds candidates, a second pass ranks them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANKED, CANDIDATES = 1200, 300
 _MOST_ALIKE = 20
 """Of those, how many may differ in figures alone."""
 _EXPANDED = 40
-"""The best of them whose neighbours are looked at, too."""
+"""How many of the best have their neighbours looked at, too."""
 _IN_SPAN = 150
 _MOST_HITS = 200
 _TOGETHER_S = 6 * 3600.0
@@ -31,14 +31,14 @@ _K1, _B = 1.2, 0.5
 _NAMED = re.compile(r"([A-Z][^\W\d_]{1,20}(?: [A-Z][^\W\d_]{1,20})?): ")
 """How transcripts name who speaks."""
 _BY, _BY_ONE = 0.7, 1.4
-"""That somebody said it is no mention of them, but what they said is rather about them."""
+"""A speaker match counts less than a mention; a speaker's own words count more."""
 _OF_ONESELF, _OF_THE_ANSWER = 1.7, 1.15
-"""People tell of themselves in their own messages, not in the answers to them."""
+"""Factors for the user's own messages, and for the assistant's, where the question is of them."""
 _NEXT, _SECOND = 0.3, 0.1
-"""What a neighbour says counts so much for a chunk, the next and the one after it."""
+"""Share of a neighbour's score that counts for a chunk: of the next, and the one after it."""
 _FIGURES = re.compile(r"\d+")
 _REPEATED = 0.7
-"""What each further message of one form counts."""
+"""Factor for each further message that differs in figures alone."""
 _FIGURE = re.compile(
     r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|dozen|half|twice|hundred|"
     r"thousand|couple|second|third|once)\b|[一二三四五六七八九十百千万两]",
@@ -112,7 +112,7 @@ def search(
     hits = [
         Hit(
             one,
-            _score(one, question, said, _shares(near.get(one.id)), asker, newest),
+            _score(one, question, said, near.get(one.id, _ALONE), asker, newest),
             *near.get(one.id, _ALONE)[1:3],
         )
         for one in found.values()
@@ -166,18 +166,20 @@ def _allowed(asker: Asker) -> tuple[str, tuple[str, ...]]:
     return f"{condition} AND chunk.session = ?", (asker.inbound_id, asker.session)
 
 
-def _chunk(row: Sequence[object]) -> Chunk:
+def _chunk(row: Sequence[Any]) -> Chunk:
     id_, session, seq, part, speaker, name, at, untrusted, guest, inbound_id, text = row
-    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, float) else None
+    moment = None if at is None else datetime.fromtimestamp(at, UTC)
     return Chunk(
-        *(int(str(id_)), str(session), int(str(seq)), int(str(part)), str(speaker), str(name)),
-        *(moment, bool(untrusted), bool(guest), str(inbound_id), str(text)),
+        *(id_, session, seq, part, speaker, name, moment),
+        *(bool(untrusted), bool(guest), inbound_id, text),
     )
 
 
 def _said(chunk: Chunk, question: Question) -> tuple[float, ...]:
     """How much a chunk says of each concept (BM25), nearness included."""
-    speaker, words = _speaker(chunk)
+    speaker, words = chunk.name, chunk.text
+    if named := _NAMED.match(words):
+        speaker, words = f"{chunk.name} {named[1]}", words[named.end() :]
     by = frozenset(terms(speaker)) if speaker else frozenset()
     found = terms(words)
     counts = Counter(found)
@@ -200,14 +202,6 @@ def _said(chunk: Chunk, question: Question) -> tuple[float, ...]:
     return tuple(amount * _BY_ONE for amount in said) if is_by_one else tuple(said)
 
 
-def _speaker(chunk: Chunk) -> tuple[str, str]:
-    """The name under which a chunk was said, where one is known, and its words."""
-    named = _NAMED.match(chunk.text)
-    if named is None:
-        return chunk.name, chunk.text
-    return f"{chunk.name} {named[1]}", chunk.text[named.end() :]
-
-
 def _are_near(found: Sequence[str], question: Question, place: int) -> bool:
     """Whether two concepts that follow each other in the question do so in a text."""
     first, second = question.concepts[place].variants, question.concepts[place + 1].variants
@@ -223,13 +217,6 @@ def _are_near(found: Sequence[str], question: Question, place: int) -> bool:
 _Near: TypeAlias = tuple[Chunk | None, Chunk | None, Chunk | None, Chunk | None]
 """The second before, the one before, the one after and the second after a chunk."""
 _ALONE: _Near = (None, None, None, None)
-
-
-def _shares(near: _Near | None) -> Iterator[tuple[int, float]]:
-    """What neighbours say counts in part for the chunk beside them."""
-    for one, share in zip(near or _ALONE, (_SECOND, _NEXT, _NEXT, _SECOND), strict=True):
-        if one is not None:
-            yield one.id, share
 
 
 def _with_neighbours(
@@ -286,13 +273,13 @@ def _score(
     chunk: Chunk,
     question: Question,
     said: dict[int, tuple[float, ...]],
-    near: Iterable[tuple[int, float]],
+    near: _Near,
     asker: Asker,
     newest: datetime,
 ) -> float:
     together = list(said[chunk.id])
-    for id_, share in near:
-        for place, amount in enumerate(said[id_]):
+    for neighbour, share in zip(near, (_SECOND, _NEXT, _NEXT, _SECOND), strict=True):
+        for place, amount in enumerate(said[neighbour.id] if neighbour else ()):
             together[place] = max(together[place], amount * share)
     total = sum(together)
     possible = sum(concept.weight for concept in question.concepts)
@@ -309,17 +296,10 @@ def _score(
     if chunk.at is not None and question.wants_newest:
         age = max((newest - chunk.at).total_seconds() / 86400, 0.0)
         total *= 1 + 0.25 / (1 + age / 60)
-    if _is_seen(chunk, asker):
-        # The model has it before its eyes: what it does not see comes first.
-        total *= 0.5
+    is_live = asker.live_from is not None and chunk.seq >= asker.live_from
+    if is_live and chunk.session == asker.session:
+        total *= 0.5  # the model sees it anyway
     return total
-
-
-def _is_seen(chunk: Chunk, asker: Asker) -> bool:
-    """Whether a chunk is in the part of the asker's session that the model sees anyway."""
-    if asker.live_from is None or chunk.session != asker.session:
-        return False
-    return chunk.seq >= asker.live_from
 
 
 def _dated(chunk: Chunk, question: Question, total: float) -> float:

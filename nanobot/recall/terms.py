@@ -28,10 +28,7 @@ def _words() -> dict[str, list[list[str]]]:
     """The sections of ``words.txt``: lists of words, split at semicolons."""
     sections: dict[str, list[list[str]]] = {}
     text = Path(__file__).with_name("words.txt").read_text(encoding="utf-8")
-    for section in re.split(r"^\[", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE), flags=re.M)[
-        1:
-    ]:
-        name, _, words = section.partition("]")
+    for name, words in re.findall(r"^\[(.+)\]([^\[]*)", re.sub(r"(?m)^#.*\n", "", text), re.M):
         sections[name] = [group.split() for group in words.split(";")]
     return sections
 
@@ -151,22 +148,9 @@ def _without_tense(word: str) -> str:
     return word
 
 
-_DERIVATIONS = (
-    ("ation", 4),
-    ("ate", 4),
-    ("ment", 4),
-    ("ness", 4),
-    ("ful", 4),
-    ("ly", 4),
-    ("ion", 4),
-)
-
-
 def _without_derivation(word: str) -> str:
-    for ending, shortest in _DERIVATIONS:
-        if word.endswith(ending) and len(word) - len(ending) >= shortest:
-            rest = word[: -len(ending)]
-            if ending == "ion" and rest[-1] not in "st":
-                continue
+    for ending in ("ation", "ate", "ment", "ness", "ful", "ly", "ion"):
+        rest = word.removesuffix(ending)
+        if rest != word and len(rest) >= 4 and (ending != "ion" or rest[-1] in "st"):
             return rest
     return word

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from loguru import logger
 from pydantic import Field
@@ -20,7 +20,7 @@ from nanobot.core.ports import Clock
 from nanobot.core.text import fence, one_line
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.recall.chunks import Asker, Indexed, Sources
-from nanobot.session.log import LiveSession
+from nanobot.session.log import SessionLog
 
 if TYPE_CHECKING:
     from nanobot.recall.index import RecallIndex
@@ -138,18 +138,14 @@ def token_estimate(text: str) -> float:
     return (len(text) - wide) / 4 + wide
 
 
-def results_text(results: Results, *, zone: tzinfo | None = None, fenced: bool = True) -> str:
-    """The results, dates in ``zone``; what is untrusted stands between marks (when ``fenced``)."""
-    blocks = [_excerpt_text(excerpt, zone, fenced) for excerpt in results.excerpts]
+def results_text(results: Results, *, zone: tzinfo | None = None) -> str:
+    """The results as the model reads them, dates in ``zone``, untrusted excerpts between marks."""
+    blocks: list[str] = []
+    for excerpt in results.excerpts:
+        head, body = heading(excerpt, zone), excerpt_body(excerpt)
+        is_fenced = excerpt.trust is Trust.UNTRUSTED
+        blocks.append(fence(body, source=head) if is_fenced else f"[{head}] {body}")
     return "\n\n".join(blocks)
-
-
-def _excerpt_text(excerpt: Excerpt, zone: tzinfo | None, fenced: bool) -> str:
-    head = heading(excerpt, zone)
-    body = excerpt_body(excerpt)
-    if fenced and excerpt.trust is Trust.UNTRUSTED:
-        return fence(body, source=head)
-    return f"[{head}] {body}"
 
 
 def heading(excerpt: Excerpt, zone: tzinfo | None) -> str:
@@ -182,7 +178,7 @@ _ROUND_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found: the results, and every hit, best first."""
+    """The outcome of a search: the results that fit, and every hit, best first."""
 
     results: Results
     hits: tuple[Hit, ...]
@@ -191,7 +187,7 @@ class Found:
 class Recall:
     """Searches HISTORY.md and every session, on threads of their own.
 
-    What it searches with is imported then: most processes end without a search.
+    The index and the search are imported on first use: most processes never search.
     """
 
     def __init__(self, sources: Sources, clock: Clock) -> None:
@@ -202,7 +198,7 @@ class Recall:
     async def search(
         self, query: str, *, asker: Asker = Asker(), limit: int = MOST_HITS, tokens: int = TOKENS
     ) -> Found:
-        """What ``asker`` may find, at most ``limit`` hits on at most about ``tokens`` tokens.
+        """Search what ``asker`` may see: at most ``limit`` hits in about ``tokens`` tokens.
 
         Raises StoreUnavailable when the index can be neither read nor made.
         """
@@ -223,11 +219,11 @@ class Recall:
         return Found(as_results(hits, tokens=tokens, limit=limit, for_owner=asker.is_owner), hits)
 
     async def catch_up(self) -> None:
-        """Take in what is new, in steps that leave others room. Raises StoreUnavailable."""
+        """Index what is new, with pauses for other work. Raises StoreUnavailable."""
         await asyncio.to_thread(lambda: self._index.catch_up(pause=lambda: time.sleep(_PAUSE_S)))
 
     async def keep_up(self) -> None:
-        """Take in what is new once in a while until cancelled, so that no search has much to do."""
+        """Index what is new every ten minutes until cancelled, so that searches start at once."""
         while True:
             try:
                 await self.catch_up()
@@ -236,7 +232,7 @@ class Recall:
             await asyncio.sleep(_ROUND_S)
 
     async def rebuild(self) -> Indexed:
-        """Make the index anew. Raises StoreUnavailable."""
+        """Rebuild the index. Raises StoreUnavailable."""
         return await asyncio.to_thread(lambda: self._index.rebuild())
 
     async def forget(self, session: str) -> None:
@@ -250,27 +246,15 @@ class Recall:
         return RecallIndex(self._sources)
 
 
-class Searcher(Protocol):
-    """What the tool needs of ``Recall``; raises StoreUnavailable when nothing can be searched."""
-
-    async def search(self, query: str, *, asker: Asker, limit: int) -> Found: ...
-
-
-class LiveSessions(Protocol):
-    """What the tool needs of the session log: what of a session the model sees."""
-
-    async def live(self, key: str) -> LiveSession: ...
-
-
 class RecallArguments(ToolArguments):
     query: str = Field(min_length=1)
     limit: int = Field(default=MOST_HITS, ge=1, le=MOST_HITS)
 
 
 class RecallTool(Tool[RecallArguments]):
-    """Shows excerpts, best first; what is untrusted in them taints the turn.
+    """Shows excerpts, best first; an untrusted excerpt taints the turn.
 
-    A guest finds what was said in their own session. What guests said is untrusted for the owner.
+    Guests find only their own session. For the owner, guests' words are untrusted.
     """
 
     name = "recall"
@@ -281,7 +265,7 @@ class RecallTool(Tool[RecallArguments]):
     effect = Effect.READ
     arguments = RecallArguments
 
-    def __init__(self, searcher: Searcher, sessions: LiveSessions) -> None:
+    def __init__(self, searcher: Recall, sessions: SessionLog) -> None:
         self._searcher = searcher
         self._sessions = sessions
 

@@ -1,4 +1,4 @@
-"""The gate: who is let in on a channel, asked before anything is built from what they sent."""
+"""The gate of a channel: decides who is let in, before anything is built from their message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Gate:
         self._everybody = EVERYBODY in entries
 
     def role_of(self, sender_id: str, username: str = "") -> Role | None:
-        """The role of a sender, or None for a stranger."""
+        """The role of a sender; None for an unknown one."""
         if sender_id != EVERYBODY and sender_id in self._ids:
             return Role.OWNER
         if username and username.lower() in self._names:

@@ -1,4 +1,4 @@
-"""The one resolver between a path that a model wrote and a file that a tool may touch."""
+"""Resolves a path that a model wrote to a file that a tool may touch."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from nanobot.store.files import write_atomic
 from nanobot.store.home import Home
 
 SkillFolders: TypeAlias = Callable[[ToolContext], Sequence[Path]]
-"""The folders of the skills that the session of a call may use."""
+"""Gives the folders of the skills that the session of a call may use."""
 
 WriteNoted: TypeAlias = Callable[[ToolContext, Path], None]
-"""Told of each real path before a file tool of a turn writes it."""
+"""Called with each real path before a file tool writes it."""
 
 _PRIVATE = (
     *("config.json*", "pairing.json*", "state.db*", "recall.*", "audit.jsonl*"),
@@ -36,24 +36,22 @@ _PRIVATE = (
 _TMP = (Path("/tmp"), Path("/var/tmp"))
 _LINKS = 40  # as many as Linux follows
 _WRITTEN = 100  # files that are remembered
-# Reading /proc/self/environ would give away the daemon's keys, and devices may block or act.
+# /proc/self/environ holds the daemon's keys, and devices may block or act.
 _NOT_FILES = (Path("/proc"), Path("/dev"))
 
 
 class Access(StrEnum):
-    """What a tool wants of a path."""
-
     READ = "read"
     WRITE = "write"
 
 
 @dataclass(frozen=True, slots=True)
 class DiskView:
-    """What the commands of one turn see of the disk besides the system; existing paths.
+    """The part of the disk, besides the system, that a turn's commands see; existing paths.
 
-    ``writable`` and ``readable`` are mounted, ``hidden`` is taken out of them. Where one lies in
-    another the inner one rules. ``tmp`` is mounted as /tmp; None: each command has one of its own.
-    ``restricted``: of the system only what the distribution and its package managers install.
+    ``writable`` and ``readable`` are mounted, ``hidden`` is taken out of them; of nested places
+    the inner one wins. ``tmp`` is mounted as /tmp; None: each command has its own. ``restricted``:
+    of the system only what the distribution and its package managers install.
     """
 
     writable: tuple[Path, ...]
@@ -68,17 +66,15 @@ class DiskView:
 
 
 class PathResolver:
-    """The rules about files, as long-lived as the daemon; ``for_context`` applies them to a turn.
+    """The rules about files, for the life of the daemon; ``for_context`` applies them to a turn.
 
     Everything in nanobot's home is private (configuration, tokens, sessions, logs) except the
-    workspace; shared skills, the catalogue of skills and the session's own spilled results and
-    media can be read. With
-    ``restrict`` nothing outside the workspace and /tmp can be touched, but the skills' folders,
-    spilled results and media can still be read.
+    workspace. Tools may read shared skills, the catalogue of skills and the session's own spilled
+    results and media. With ``restrict`` they may touch nothing else outside the workspace and /tmp.
 
-    ``own_tmp`` says whether commands run in a sandbox. Then /tmp is a folder of the home, for
-    commands (mounted) and for file tools (translated) alike, and what file tools write elsewhere
-    is shown to commands from then on.
+    ``own_tmp`` says whether commands run in a sandbox. If so, /tmp is a folder of the home, mounted
+    for commands and translated for file tools, and commands see the files that file tools wrote
+    elsewhere.
     """
 
     def __init__(
@@ -106,7 +102,7 @@ class PathResolver:
         skills = () if self._skills is None else tuple(self._skills(context))
         shared = _real(self._home.shared_skills)
         roots = (
-            # Each root is a mount of its own, and thousands of them take bubblewrap many seconds.
+            # Each root is a mount, and thousands of mounts take bubblewrap many seconds.
             *(
                 folder
                 for folder in skills
@@ -121,8 +117,8 @@ class PathResolver:
             workspace=workspace,
             configured_workspace=configured,
             home=home,
-            # What is in the workspace is readable as part of it, and only as what it is: the
-            # model itself could have made a skill's folder there a link to somewhere else.
+            # Not the folders in the workspace: it is readable itself, and the model could have
+            # made a skill's folder there a link to somewhere else.
             readable=tuple(real for real in map(_real, roots) if not _within(home, real)),
             foreign=(_real(self._home.spill), _real(self._home.media)),
             skill_files=(
@@ -149,14 +145,13 @@ class PathResolver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """What one turn may touch; all fields but ``configured_workspace`` are real paths.
+    """The paths that one turn may touch; all but ``configured_workspace`` are real paths.
 
-    That one is the workspace as the prompt names it, which may be a symbolic link.
-    ``foreign`` is where files lie that others made.
-    ``skills_only``: a guest, who reads the ``skill_files`` (the catalogue of skills is one of
-    them) and nothing else. ``noted`` is told of
-    each path before it is written. ``tmp`` is what /tmp means, None: the machine's. ``written``
-    are the files outside home and workspace that file tools wrote lately.
+    ``configured_workspace`` is the workspace as the prompt names it, perhaps a symbolic link.
+    ``foreign`` are the folders of files from outside. ``skills_only``: the turn is a guest's, who
+    may read the ``skill_files`` (with the catalogue of skills) and nothing else. ``noted`` is
+    called with each path before it is written. ``tmp`` stands for /tmp; None: the machine's.
+    ``written`` are files outside home and workspace that file tools wrote lately.
     """
 
     workspace: Path
@@ -186,7 +181,7 @@ class Paths:
         return path
 
     def show(self, path: Path) -> str:
-        """How ``path`` is named to the model: relative within the workspace, else absolute."""
+        """The path as the model sees it: relative within the workspace, else absolute."""
         if _within(path, self.workspace):
             return str(path.relative_to(self.workspace))
         return str(_inside(path, self.tmp))
@@ -201,11 +196,11 @@ class Paths:
         return not (_within(self.workspace, self.home) and _within(path, self.workspace))
 
     def hidden(self) -> tuple[Path, ...]:
-        """What a walk over the disk has to leave out, except the workspace in it."""
+        """The paths that a walk over the disk leaves out, except for the workspace in them."""
         return tuple(self._private_entries()) if self.workspace == self.home else (self.home,)
 
     def view(self) -> DiskView:
-        """What this turn's commands see of the disk."""
+        """The part of the disk that this turn's commands see."""
         history = (self.history_file,) if self.history_file.is_file() else ()
         return DiskView(
             writable=tuple(dict.fromkeys((self.workspace, self.configured_workspace))),
@@ -221,14 +216,14 @@ class Paths:
 
     @property
     def history_file(self) -> Path:
-        """The record which the framework alone writes."""
+        """HISTORY.md, which no tool may write."""
         return _real(self.workspace / "memory" / "HISTORY.md")
 
     def open_file(self, path: Path) -> int:
         """Open a resolved regular file for reading; returns a descriptor, raises ToolError.
 
-        Never blocks (pipes and devices are refused), and what is opened is what was resolved:
-        a symbolic link put in its way meanwhile is noticed.
+        Never blocks: pipes and devices are refused. A symbolic link put in place of the file since
+        it was resolved is refused too.
         """
         name = self.show(path)
         try:
@@ -262,10 +257,9 @@ class Paths:
             os.close(descriptor)
 
     def trust_of(self, path: Path) -> Trust:
-        """How far the content of a file is to be trusted, judged by where it lies.
+        """The trust of a file's content: untrusted for spilled results and media.
 
-        Spilled results may come from the web and media from anybody: read back from disk they
-        are no more to be trusted than they were.
+        Spilled results may come from the web, and media from anybody.
         """
         foreign = any(_within(path, root) for root in self.foreign)
         return Trust.UNTRUSTED if foreign else Trust.TRUSTED
@@ -286,10 +280,11 @@ class Paths:
             raise ToolError(f"{name}: {_reason(error)}.") from error
 
     def _in_tmp(self, path: Path) -> Path:
-        """The real path of a file in /tmp as tools have it; any other path as it is.
+        """Translate a path in /tmp to the folder that stands for it; others stay as they are.
 
-        Of a name that both have, the assistant's own /tmp wins. Unless restricted, what only the
-        machine's /tmp has is found there, and so is a new file in a folder that only it has.
+        A file that exists in both is taken from the assistant's own /tmp. Unless restricted, a
+        file that exists only in the machine's /tmp is found there, and so is a new file in a
+        folder that only the machine's has.
         """
         for _ in range(_LINKS):
             root = next((root for root in _TMP if _within(path, root)), None)
@@ -342,7 +337,7 @@ class Paths:
             return False
 
     def _refuse_hard_link(self, status: os.stat_result, name: str) -> None:
-        """Refuse another name of a private file; costs something only for files with two names."""
+        """Refuse a hard link to a private file."""
         if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):
             return
         files = [*self._private_entries(), self.home / "cron" / "jobs.json"]
@@ -387,10 +382,7 @@ def _existing_parts(path: Path, root: Path) -> int:
 
 
 def _lies_in_same(path: Path, root: Path) -> bool:
-    """Whether an ancestor of ``path`` *is* ``root`` under another spelling.
-
-    Such as in another case on macOS, or through a bind mount.
-    """
+    """Whether an ancestor of ``path`` *is* ``root``: in another case (macOS), or a bind mount."""
     try:
         status = root.stat()
     except OSError:
@@ -419,7 +411,7 @@ def _refuse_moved(descriptor: int, path: Path, name: str) -> None:
 
 
 def _path_of(descriptor: int) -> Path | None:
-    """Where an open descriptor's file is, as the kernel knows it; None if it does not tell."""
+    """The kernel's path of an open descriptor; None if it has none."""
     if sys.platform == "darwin":
         buffer: bytes = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
         return Path(os.fsdecode(buffer.rstrip(b"\0")))
@@ -436,7 +428,7 @@ def _reason(error: OSError) -> str:
 
 
 def existing(paths: Paths, text: str, access: Access = Access.READ) -> Path:
-    """Resolve a path that must exist; a miss names what is nearest to it."""
+    """Resolve a path that must exist; the error names the nearest matches."""
     path = paths.resolve(text, access)
     if not os.path.lexists(path):
         raise ToolError(_missing(paths, path))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 MASK = "…redacted…"
-"""Stands for a secret; a text that was masked is left as it is by masking it again."""
+"""Stands for a secret; masking a masked text does not change it."""
 
 _SHORTEST = 8
 _END = r"(?![A-Za-z0-9_-])"
@@ -34,18 +34,10 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("sk-", r"(?=(?:[A-Za-z_-]*[0-9]){2})[A-Za-z0-9_-]{20,}"),
         ("sk_live_", r"[A-Za-z0-9]{16,}"),
         ("rk_live_", r"[A-Za-z0-9]{16,}"),
-        ("ghp_", r"[A-Za-z0-9]{36,}"),
-        ("gho_", r"[A-Za-z0-9]{36,}"),
-        ("ghu_", r"[A-Za-z0-9]{36,}"),
-        ("ghs_", r"[A-Za-z0-9]{36,}"),
-        ("ghr_", r"[A-Za-z0-9]{36,}"),
+        *((f"gh{kind}_", r"[A-Za-z0-9]{36,}") for kind in "pousr"),
         ("github_pat_", r"[A-Za-z0-9_]{40,}"),
         ("glpat-", r"[A-Za-z0-9_-]{20,}"),
-        ("xoxa-", r"[A-Za-z0-9-]{20,}"),
-        ("xoxb-", r"[A-Za-z0-9-]{20,}"),
-        ("xoxp-", r"[A-Za-z0-9-]{20,}"),
-        ("xoxr-", r"[A-Za-z0-9-]{20,}"),
-        ("xoxs-", r"[A-Za-z0-9-]{20,}"),
+        *((f"xox{kind}-", r"[A-Za-z0-9-]{20,}") for kind in "abprs"),
         ("xapp-", r"[A-Za-z0-9-]{20,}"),
         ("AKIA", r"[A-Z0-9]{16}"),
         ("ASIA", r"[A-Z0-9]{16}"),
@@ -61,7 +53,7 @@ _SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("eyJ", r"[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
     )
 )
-# These keep what goes before the secret, which says what it was; (literal, pattern).
+# (literal, pattern): the text before the secret is kept, since it says what the secret was.
 _AFTER: tuple[tuple[str, re.Pattern[str]], ...] = (
     # A Telegram bot's token; the number before the colon is the bot's public id.
     (":", re.compile(rf"(:)(?<=[0-9]{{8}}:)[A-Za-z0-9_-]{{35}}{_END}")),
@@ -84,7 +76,7 @@ _AFTER: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 class Redactor:
-    """Knows the configured secrets; as long-lived as the configuration.
+    """Masks the configured secrets and well-known kinds of keys.
 
     Values shorter than eight characters are not masked: they occur in ordinary text.
     """
@@ -92,9 +84,10 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {
             form
-            for secret in secrets
-            if len(secret.strip()) >= _SHORTEST
-            for form in _forms(secret.strip())
+            for secret in map(str.strip, secrets)
+            if len(secret) >= _SHORTEST
+            # As it is, in a URL, and in JSON.
+            for form in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1])
         }
         # The longest first: one secret may be the beginning of another.
         self._secrets = tuple(sorted(forms, key=lambda form: (-len(form), form)))
@@ -111,8 +104,3 @@ class Redactor:
             if literal in text:
                 text = pattern.sub(rf"\1{MASK}", text)
         return text
-
-
-def _forms(secret: str) -> tuple[str, ...]:
-    """A secret as it is, in a URL, and in JSON."""
-    return (secret, quote(secret, safe=""), json.dumps(secret)[1:-1])

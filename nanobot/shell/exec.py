@@ -1,7 +1,11 @@
-"""The exec and process tools: shell commands, in the foreground and in the background."""
+"""The exec and process tools, and the rules about commands that are refused."""
 
 from __future__ import annotations
 
+import itertools
+import re
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,8 +16,13 @@ from nanobot.core.messages import Trust
 from nanobot.core.text import one_line
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.safety.paths import PathResolver, Paths, existing
-from nanobot.shell.background import BackgroundProcesses, BackgroundState
-from nanobot.shell.commands import CommandResult, CommandRunner, destruction_in
+from nanobot.shell.commands import (
+    BackgroundProcess,
+    BackgroundProcesses,
+    CommandResult,
+    CommandRunner,
+    ShellCommand,
+)
 from nanobot.shell.process_tree import Captured
 from nanobot.shell.sandbox import SandboxMode
 
@@ -32,7 +41,7 @@ class ExecArguments(ToolArguments):
 
 
 class Exec(Tool[ExecArguments]):
-    """Runs commands for owners; keeps only which sessions were warned of a missing sandbox."""
+    """Runs commands for owners; remembers only which sessions it warned of a missing sandbox."""
 
     name = "exec"
     description = (
@@ -71,37 +80,29 @@ class Exec(Tool[ExecArguments]):
                 "run it themselves."
             )
         sandboxed, warning = await self._protection(context, paths)
+        command = ShellCommand(
+            args.command, directory, context.environment, paths.view(), sandboxed
+        )
         if args.background:
             process_id = self._background.start(
-                args.command,
+                command,
                 session_key=context.session_key,
                 inbound_id=context.inbound_id,
-                cwd=directory,
-                environment=context.environment,
-                view=paths.view(),
-                sandboxed=sandboxed,
                 timeout=args.timeout,
             )
             return ToolOutput(self._begun(process_id, args.timeout) + warning, trust_of_commands())
         timeout = args.timeout or self._default_timeout
-        result = await self._runner.run(
-            args.command,
-            cwd=directory,
-            timeout=timeout,
-            environment=context.environment,
-            view=paths.view(),
-            sandboxed=sandboxed,
-        )
+        result = await self._runner.run(command, timeout=timeout)
         return ToolOutput(_report(result, timeout) + warning, trust_of_commands())
 
     async def stopped(self, inbound_id: str) -> None:
         await self._background.kill_turn(inbound_id)
 
     async def _protection(self, context: ToolContext, paths: Paths) -> tuple[bool, str]:
-        """Whether to use the sandbox, and what is to be said of it; raises ToolError.
+        """Whether to use the sandbox, and a warning for the model; raises ToolError.
 
-        Without one, only somebody who sits at the terminal can see and stop what happens, and
-        nothing keeps a command in the workspace.
+        Without a sandbox, commands run only while the owner is at the terminal and can stop them,
+        and never when they must stay in the workspace.
         """
         mode = self._runner.sandbox.policy.mode
         if mode is SandboxMode.OFF:
@@ -119,7 +120,7 @@ class Exec(Tool[ExecArguments]):
         )
 
     def _begun(self, process_id: str, timeout: float | None) -> str:
-        """What the model reads of a command that goes on by itself."""
+        """The result text for a command that was started in the background."""
         until = "" if timeout is None else f", for at most {timeout:g} s"
         text = f"Runs in the background as {process_id}{until}; see what it says with process."
         if self._background.lasting:
@@ -141,17 +142,17 @@ class Exec(Tool[ExecArguments]):
 
 
 def trust_of_commands() -> Trust:
-    """The trust of a command's output; the one place where that is decided.
+    """The trust of every command's output.
 
-    Trusted even with the network on, where a command may print what a stranger wrote: to
-    taint every turn that ran `git status` would put an approval before nearly everything,
-    and owners would learn to click. `tools.exec.network` says what an owner can do about it.
+    Trusted even with the network on, though a command may print what an outsider wrote: otherwise
+    every turn that runs `git status` would need an approval, and owners would learn to click it
+    away. An owner who wants less can turn `tools.exec.network` off.
     """
     return Trust.TRUSTED
 
 
 def _report(result: CommandResult, timeout: float) -> str:
-    """What the model reads: the output, and how it ended unless that goes without saying."""
+    """The result text of a command: its output, and how it ended unless that is obvious."""
     output = result.output.text().rstrip("\n")
     if result.timed_out:
         ending = f"[stopped after {timeout:g} s, with everything it started]"
@@ -178,7 +179,7 @@ class ProcessArguments(ToolArguments):
 
 
 class Process(Tool[ProcessArguments]):
-    """Shows and steers what ``exec`` left running; each session sees its own processes only."""
+    """Shows and steers a session's background commands."""
 
     name = "process"
     description = (
@@ -205,8 +206,8 @@ class Process(Tool[ProcessArguments]):
             await self._write(args, session)
         elif args.action == "kill":
             await self._background.kill(session, args.id)
-        state, output = await self._background.poll(session, args.id, args.timeout_s)
-        return ToolOutput(_process_report(state, output), trust_of_commands())
+        process, output = await self._background.poll(session, args.id, args.timeout_s)
+        return ToolOutput(_process_report(process, output), trust_of_commands())
 
     async def _write(self, args: ProcessArguments, session: str) -> None:
         if not args.input and not args.eof:
@@ -222,32 +223,36 @@ class Process(Tool[ProcessArguments]):
         await self._background.write(session, args.id, (args.input + ending).encode(), eof=args.eof)
 
 
-def _process_report(state: BackgroundState, output: Captured) -> str:
-    """What the model reads of a poll: the new output, and how the process does."""
+def _process_report(process: BackgroundProcess, output: Captured) -> str:
+    """The result text of a poll: the new output, and the state of the process."""
     text = output.text().rstrip("\n")
-    if state.exit_code is None:
+    if process.exit_code is None:
         ending = "[running]" if text else "[running, no new output]"
     else:
-        ending = f"[{_ending(state)}]"
+        ending = f"[{_ending(process)}]"
     return "\n".join(filter(None, (text, ending)))
 
 
-def _listed(states: tuple[BackgroundState, ...]) -> str:
-    if not states:
+def _listed(processes: tuple[BackgroundProcess, ...]) -> str:
+    if not processes:
         return "No background process runs in this conversation."
     lines = []
-    for state in states:
-        span = _span(state.seconds)
-        does = f"running for {span}" if state.exit_code is None else f"{_ending(state)}, {span} ago"
-        unread = f"; {state.unread:,} bytes unread" if state.unread else ""
-        lines.append(f"{state.id} ({does}{unread}): {one_line(state.command, _SHOWN_COMMAND)}")
+    for process in processes:
+        span = _span(process.seconds)
+        does = (
+            f"running for {span}"
+            if process.exit_code is None
+            else f"{_ending(process)}, {span} ago"
+        )
+        unread = f"; {process.output.unread:,} bytes unread" if process.output.unread else ""
+        lines.append(f"{process.id} ({does}{unread}): {one_line(process.command, _SHOWN_COMMAND)}")
     return "\n".join(lines)
 
 
-def _ending(state: BackgroundState) -> str:
-    if state.reason:
-        return f"{state.reason}, with everything it started"
-    return f"ended with exit code {state.exit_code}"
+def _ending(process: BackgroundProcess) -> str:
+    if process.reason:
+        return f"{process.reason}, with everything it started"
+    return f"ended with exit code {process.exit_code}"
 
 
 def _span(seconds: float) -> str:
@@ -255,3 +260,108 @@ def _span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+# -- command rules: what is refused -------------------------------------------------------------
+
+_PREFIXES = frozenset({"sudo", "doas", "env", "nohup", "time", "exec", "command", "nice", "then"})
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+_SYSTEM_PLACES = re.compile(
+    r"(/|/\*|~|\$\{?HOME\}?|/(bin|boot|dev|etc|home|lib|lib64|opt|root|sbin|usr|var|Users|System))"
+    r"/?\*?"
+)
+_DISK = re.compile(r"/dev/(sd|hd|vd|xvd|nvme|mmcblk|disk|rdisk|mapper/)\w*")
+_FORK_BOMB = re.compile(r"(\b\w{1,30}|:)\s*\(\)\s*\{\s*\1\s*\|\s*\1\s*&\s*\}\s*;\s*\1")
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
+_SEPARATOR = re.compile(r"[();&|<>\n]+|[{}!]")
+_MAX_LENGTH = 20_000
+
+
+def destruction_in(command: str) -> str | None:
+    """The damage that a shell command would plainly do, or None; quoted text does not count."""
+    command = command[:_MAX_LENGTH]
+    if _FORK_BOMB.search(command):
+        return "starts processes without end"
+    try:
+        words = list(_words(_code(command)))
+    except ValueError:  # unbalanced quotes: the shell will say so
+        return None
+    for word, following in itertools.pairwise(words):
+        if word.startswith(">") and _DISK.fullmatch(following):
+            return f"overwrites the disk {following}"
+    return next(filter(None, map(_verdict, _simple_commands(words))), None)
+
+
+def _code(command: str) -> str:
+    """The command without comment lines and here-documents."""
+    kept: list[str] = []
+    end: str | None = None
+    for line in command.replace("\\\n", " ").split("\n"):
+        if end is not None:
+            end = None if line.strip() == end else end
+        elif not line.lstrip().startswith("#"):
+            kept.append(line)
+            document = _HERE_DOCUMENT.search(line)
+            end = document[2] if document else None
+    return "\n".join(kept)
+
+
+def _words(code: str) -> Iterator[str]:
+    lexer = shlex.shlex(code, posix=True, punctuation_chars="();&|<>\n")
+    lexer.whitespace = " \t\r"
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    return iter(lexer)
+
+
+def _simple_commands(words: Sequence[str]) -> Iterator[list[str]]:
+    current: list[str] = []
+    for word in words:
+        if _SEPARATOR.fullmatch(word):
+            yield current
+            current = []
+        else:
+            current.append(word)
+    yield current
+
+
+def _verdict(words: list[str]) -> str | None:
+    while words and (words[0] in _PREFIXES or re.fullmatch(r"\w+=.*", words[0], re.DOTALL)):
+        words = words[1:]
+        while words and words[0].startswith("-"):
+            words = words[1:]
+    if not words:
+        return None
+    program = words[0].rpartition("/")[2].removeprefix("\\")
+    options = [word for word in words[1:] if word.startswith("-")]
+    operands = [word for word in words[1:] if not word.startswith("-")]
+    places = [word for word in operands if _SYSTEM_PLACES.fullmatch(word)]
+    if program in _SHELLS and "-c" in options and operands:
+        return destruction_in(operands[0])
+    if program == "rm" and places and any(_is_recursive(option) for option in options):
+        return f"deletes {places[0]}"
+    if (
+        program in {"chmod", "chown"}
+        and places
+        and any(_is_recursive(option) for option in options)
+    ):
+        return f"changes the rights of everything in {places[0]}"
+    if program == "find" and places and "-delete" in options and len(options) == 1:
+        return f"deletes {places[0]}"
+    if program.partition(".")[0] in {"mkfs", "wipefs", "blkdiscard"} and operands:
+        return "erases a disk"
+    if program == "dd" and any(
+        _DISK.fullmatch(word.removeprefix("of=")) for word in operands if word.startswith("of=")
+    ):
+        return "overwrites a disk"
+    if program in {"shutdown", "reboot", "halt", "poweroff"} and not {"--help", "-c"} & {*options}:
+        return "turns the machine off"
+    if program == "systemctl" and {"poweroff", "reboot", "halt", "kexec"} & {*operands[:1]}:
+        return "turns the machine off"
+    return None
+
+
+def _is_recursive(option: str) -> bool:
+    if option.startswith("--"):
+        return option in {"--recursive", "--no-preserve-root"}
+    return "r" in option or "R" in option

@@ -1,4 +1,4 @@
-"""A child process with everything it starts: its output kept within bounds, killed as one."""
+"""Child processes: a command with everything it starts, and a worker that answers one request."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from nanobot.shell import supervisor
 from nanobot.shell.supervisor import descendants, members, signal_all
 
 LINGER_S = 0.5
-"""How long what a command left running in the background may outlive it."""
+"""Seconds that processes a command left running may outlive it."""
 
 GRACE_S = 0.3
-"""How long a tree asked to end (SIGTERM) may take; `/stop` is done within a second."""
+"""Seconds between SIGTERM and SIGKILL, so that `/stop` is done within a second."""
 
 _BACKSTOP_S = 2.0
 _READ_SIZE = 65536
@@ -31,7 +31,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What a process wrote: ``head`` and ``tail`` as text, ``omitted`` bytes between them."""
+    """A process's output: ``head`` and ``tail`` as text, ``omitted`` bytes between them."""
 
     head: str
     tail: str
@@ -74,9 +74,9 @@ class OutputBuffer:
 
 
 class OutputStream(OutputBuffer):
-    """An OutputBuffer that is read in instalments; ``stirred`` is set whenever more has come.
+    """An OutputBuffer that is read in instalments; new output sets ``stirred``.
 
-    ``last_at`` is when that was, on the clock of ``time.monotonic``.
+    ``last_at`` is when output last came, on the clock of ``time.monotonic``.
     """
 
     def __init__(self, head: int, tail: int) -> None:
@@ -95,9 +95,9 @@ class OutputStream(OutputBuffer):
         self.stirred.set()
 
     def take(self, *, is_complete: bool) -> Captured:
-        """What has come since the last ``take``, which is then forgotten.
+        """Remove and return the output since the last ``take``.
 
-        The beginning of a character is kept back for the next time, unless all ``is_complete``.
+        A character cut off at the end is left for the next ``take``, unless ``is_complete``.
         """
         newest = bytes((self._head[-3:] + self._tail)[-3:])
         begun = b"" if is_complete else newest[len(_whole_end(newest)) :]
@@ -112,11 +112,11 @@ class OutputStream(OutputBuffer):
 
 
 class ProcessTree:
-    """One running program and all that comes of it. Whoever started it must await ``close``.
+    """One running program and all its descendants. The caller of ``start`` must await ``close``.
 
-    A *contained* tree kills itself with its first process (bubblewrap's pid namespace); any other
-    is put under a supervisor (see that module). Standard output and error are one stream, which
-    is read all the time, so that no amount of output blocks the program or fills the memory.
+    A *contained* tree dies with its first process (bubblewrap's pid namespace); any other gets a
+    supervisor (see that module). Standard output and error are one stream, read all the time, so
+    that no amount of output blocks the program or fills the memory.
     """
 
     def __init__(
@@ -151,12 +151,12 @@ class ProcessTree:
     ) -> ProcessTree:
         """Start ``argv`` in a session of its own, without a terminal; raises OSError.
 
-        ``lasting``: what it leaves running when it ends does not end soon after. (Of a contained
-        tree ``argv`` itself has to see to that.)
+        ``lasting``: processes that it leaves running are not ended soon after it. (In a contained
+        tree ``argv`` itself must see to that.)
 
-        It is started on the event loop's own thread and at once: there is no moment at which a
-        cancellation could lose it, and Linux kills a child with PR_SET_PDEATHSIG when the
-        *thread* that started it ends.
+        Starts on the event loop's thread, without a suspension: a cancellation cannot lose the
+        process, and Linux kills a child with PR_SET_PDEATHSIG when the *thread* that started it
+        ends.
         """
         output, written = os.pipe()
         os.set_blocking(output, False)
@@ -196,14 +196,14 @@ class ProcessTree:
         return self._exited.result() if self._exited.done() else None
 
     def captured(self) -> Captured:
-        """What it has written by now."""
+        """The output so far."""
         return self._buffer.captured()
 
     async def wait(self) -> int:
         """Wait until the program has ended and its output is complete; returns the exit code."""
         code = await asyncio.shield(self._exited)
-        # Everything that could still write is dead or dying; a process that could not be killed
-        # (of another user) must not keep us waiting for the end of its output.
+        # All writers are dead or dying; do not wait for a process of another user, which cannot
+        # be killed.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 await self._ended.wait()
@@ -222,7 +222,7 @@ class ProcessTree:
             await self.close()
 
     async def close(self) -> None:
-        """Kill what is left, reap it, and free the descriptors; doing it twice does no harm."""
+        """Kill and reap what is left and free the descriptors; may be called twice."""
         self._kill()
         await uninterrupted(self._buried())
 
@@ -250,8 +250,8 @@ class ProcessTree:
 
     def _watch(self) -> None:
         if hasattr(os, "waitid"):
-            # Left as a zombie until the loop's thread reaps it, so that no signal of ours can
-            # ever reach another process under the same number.
+            # It stays a zombie until the loop's thread reaps it, so that no signal can reach
+            # another process with the same id.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()
@@ -280,7 +280,7 @@ class ProcessTree:
 
 
 async def uninterrupted(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Await bounded clean-up to its end; a cancellation that arrives meanwhile is raised after."""
+    """Await bounded clean-up to its end, then raise a cancellation that arrived meanwhile."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -291,6 +291,48 @@ async def uninterrupted(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+async def run_worker(
+    program: str, request: bytes, *, seconds: float, pass_fds: Sequence[int] = ()
+) -> tuple[bytes, int | None]:
+    """Let a Python program of its own process answer one request; (its output, its exit code).
+
+    The program reads ``request`` from standard input. After ``seconds`` it is killed: the exit
+    code is then None, and the output what it had written.
+    """
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-X", "utf8", "-W", "ignore", program),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={},
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    output = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            worker.stdin.write(request)
+            worker.stdin.close()
+            while data := await worker.stdout.read(_READ_SIZE):
+                output += data
+            return bytes(output), await worker.wait()
+    except TimeoutError:
+        return bytes(output), None
+    finally:
+        if worker.returncode is None:
+            # Not worker.kill(), which may reap a process that asyncio's own thread waits for.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+        await uninterrupted(_reaped(worker, worker.stdout))
+
+
+async def _reaped(worker: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
+    await output.read()  # some versions of Python wait for the end of the output
+    await worker.wait()
 
 
 def _close(*descriptors: int | None) -> None:

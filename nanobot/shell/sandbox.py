@@ -1,4 +1,4 @@
-"""The sandbox round the commands a model runs: bubblewrap, used where it really works."""
+"""The sandbox of the model's commands: bubblewrap, used after a probe has run in it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pathlib import Path
 from nanobot.core.errors import ToolError
 from nanobot.safety.paths import DiskView
 
-# What programs need to run, and nothing that is anybody's: no /home, /root, /var, /srv, /mnt.
+# Places that programs need, without anybody's data: no /home, /root, /var, /srv, /mnt.
 _SYSTEM = (
     *(Path("/usr"), Path("/bin"), Path("/sbin"), Path("/etc")),
     *(Path("/lib"), Path("/lib32"), Path("/lib64"), Path("/libx32")),
     *(Path("/nix"), Path("/gnu/store"), Path("/run/current-system"), Path("/snap")),
     Path("/home/linuxbrew/.linuxbrew"),
 )
-# Programs that somebody put there by hand, with their data: not under tools.restrictToWorkspace.
+# Programs installed by hand, with their data: left out under tools.restrictToWorkspace.
 _ADDED = (Path("/opt"),)
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The user's own programs, below their home, and what the links in these folders lead to.
@@ -48,7 +48,7 @@ _PASSED = frozenset(
     }
 )
 _PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})
-# Nobody sits at a command's terminal: no pager, no prompt, nothing lost in a buffer when killed.
+# Commands have no terminal: no pager, no prompt, no output lost in a buffer when they are killed.
 _FIXED = {
     "TERM": "dumb",
     "PAGER": "cat",
@@ -77,7 +77,7 @@ class SandboxNetwork(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxPolicy:
-    """What the owner has set; ``path_append`` are further folders of programs."""
+    """The owner's settings; ``path_append`` are further folders of programs."""
 
     mode: SandboxMode = SandboxMode.AUTO
     network: SandboxNetwork = SandboxNetwork.ON
@@ -86,7 +86,7 @@ class SandboxPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Whether a sandboxed command really ran here; ``reason`` says why not."""
+    """Whether a sandboxed command ran on this machine; ``reason`` says why not."""
 
     works: bool
     reason: str = ""
@@ -95,8 +95,8 @@ class Probe:
 class Sandbox:
     """Builds the command lines and environments of sandboxed commands.
 
-    ``environ`` is the daemon's environment, of which little is passed on; ``user_home`` is
-    hidden, but for the programs in it.
+    ``environ`` is the daemon's environment, of which commands get little; ``user_home`` is hidden
+    except for the programs in it.
     """
 
     def __init__(
@@ -109,17 +109,17 @@ class Sandbox:
         self._probe: Probe | None = None
 
     async def probe(self) -> Probe:
-        """Run one real command in the sandbox (once; the outcome is kept)."""
+        """Run one real command in the sandbox, the first time only."""
         return await asyncio.to_thread(self._probed)
 
     def is_used(self) -> bool:
-        """Whether commands run in it; waits for the probe if that was not made yet."""
+        """Whether commands run in the sandbox; blocks for the first probe."""
         return self.policy.mode is not SandboxMode.OFF and self._probed().works
 
     def which(self, program: str, view: DiskView) -> str | None:
-        """Where a command finds ``program``, such that it can run there; None if nowhere."""
+        """The path at which a command finds and can run ``program``; None if there is none."""
         if not self.is_used():
-            return shutil.which(program, path=self.open_environment({})["PATH"])
+            return shutil.which(program, path=self.environment(None, {})["PATH"])
         is_seen = self._sight(view)
         for folder in self.environment(view, {})["PATH"].split(os.pathsep):
             found = shutil.which(program, path=folder)
@@ -130,9 +130,9 @@ class Sandbox:
     def wrap(self, argv: Sequence[str], *, view: DiskView, cwd: Path) -> list[str]:
         """The command line that runs ``argv`` inside, in ``cwd``; raises ToolError.
 
-        The new root holds the system read-only, the view's /tmp, a minimal /dev, the processes of
-        this command alone, and the view. The user's home and nanobot's are not there at all, but
-        for what the view shows of them.
+        The new root holds the system read-only, the view's /tmp, a minimal /dev, this command's
+        own processes, and the view. Of the user's home and nanobot's it holds only what the view
+        shows.
         """
         if Path("/") in view.writable:
             raise ToolError("The workspace is the whole disk; no sandbox can be put round it.")
@@ -150,47 +150,36 @@ class Sandbox:
             *("--remount-ro", "/", "--chdir", str(view.inside(cwd)), "--", *argv),
         ]
 
-    def environment(self, view: DiskView, extra: Mapping[str, str]) -> dict[str, str]:
-        """The whole environment of a sandboxed command; ``extra`` is the turn's own."""
-        home = view.writable[0]
-        is_seen = self._sight(view)
+    def environment(self, view: DiskView | None, extra: Mapping[str, str]) -> dict[str, str]:
+        """The environment of a command without the daemon's secrets; None: it runs unsandboxed.
+
+        ``extra`` is the turn's own.
+        """
+        is_seen = (lambda path: True) if view is None else self._sight(view)
+        home = self._user_home if view is None else view.writable[0]
+        tmp = self._environ.get("TMPDIR", "/tmp") if view is None else "/tmp"
 
         def seen(path: str) -> bool:
-            return path.startswith("/") and is_seen(Path(path))
+            return view is None or (path.startswith("/") and is_seen(Path(path)))
 
         return {
             **_allowed(self._environ, seen),
             "PATH": self._search_path(seen),
             "HOME": str(home),
-            "TMPDIR": "/tmp",
-            "SHELL": shell(),
-            **extra,
-        }
-
-    def open_environment(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """The whole environment of a command that runs unsandboxed; as free of secrets."""
-
-        def seen(path: str) -> bool:
-            return True
-
-        return {
-            **_allowed(self._environ, seen),
-            "PATH": self._search_path(seen),
-            "HOME": str(self._user_home),
-            "TMPDIR": self._environ.get("TMPDIR", "/tmp"),
+            "TMPDIR": tmp,
             "SHELL": shell(),
             **extra,
         }
 
     def _mounts(self, view: DiskView) -> Iterator[tuple[str, ...]]:
-        """Mount options, outer places first, so that the inner ones lie on top."""
+        """Mount options, outer places first so that inner ones are mounted over them."""
         mounts: dict[Path, tuple[str, ...]] = {}
         for path in filter(os.path.lexists, _system(view)):
             if path.is_symlink():
                 mounts[path] = ("--symlink", str(path.readlink()), str(path))
             else:
                 mounts[path] = ("--ro-bind", str(path), str(path))
-        for path in _not_for_strangers():
+        for path in _unreadable_to_others():
             if path.exists():
                 mounts[path] = _hiding(path)
         shown = (*_system(view), *view.writable)
@@ -204,7 +193,7 @@ class Sandbox:
         yield from (mounts[path] for path in sorted(mounts, key=lambda path: len(path.parts)))
 
     def _sight(self, view: DiskView) -> Callable[[Path], bool]:
-        """Tells of a path whether it is there inside: the innermost place it lies in decides."""
+        """A test whether a path exists in the sandbox; the innermost place around it decides."""
         tmp = () if view.tmp is None else (view.tmp,)
         shown = {*_system(view), *self._programs(), *view.readable, *view.writable, *tmp}
         hidden = {self._user_home, *view.hidden} - shown
@@ -223,9 +212,8 @@ class Sandbox:
                 yield from dict.fromkeys((path, Path(os.path.realpath(path))))
 
     def _search_path(self, seen: Callable[[str], bool]) -> str:
-        """The PATH of commands: the daemon's as far as it is seen, then where programs usually are.
-
-        With the user's own places and those that are set, as far as they exist.
+        """The PATH of commands: the visible part of the daemon's, the usual folders, the user's
+        own and those of the policy.
         """
         places = (*_BREW_PATH, *(self._user_home / name for name in _USERS_PATH))
         entries = (
@@ -292,7 +280,7 @@ def _system(view: DiskView) -> tuple[Path, ...]:
 
 
 def _needed(program: Path) -> Iterator[Path]:
-    """The files that starting ``program`` takes: what links lead to, and a script's interpreter."""
+    """The files needed to start ``program``: the target of links, and a script's interpreter."""
     real = Path(os.path.realpath(program))
     yield real
     with contextlib.suppress(OSError), real.open("rb") as file:
@@ -308,8 +296,8 @@ def _hiding(path: Path) -> tuple[str, ...]:
 
 
 @cache
-def _not_for_strangers() -> tuple[Path, ...]:
-    """What in /etc is not everybody's: keys and password hashes, readable to us only as root."""
+def _unreadable_to_others() -> tuple[Path, ...]:
+    """The files in /etc that others cannot read but nanobot (as root) can: keys, passwords."""
     found: list[Path] = []
     folders = ["/etc"]
     while folders:
@@ -329,7 +317,7 @@ def _not_for_strangers() -> tuple[Path, ...]:
 
 
 def _resolver_mount() -> tuple[str, ...]:
-    """/etc/resolv.conf is often a link into /run, which is not there inside."""
+    """Mount the target of /etc/resolv.conf, which is often a link into /run."""
     target = Path(os.path.realpath("/etc/resolv.conf"))
     if target.is_file() and not any(root in target.parents for root in _SYSTEM):
         return ("--ro-bind", str(target), str(target))
@@ -337,7 +325,7 @@ def _resolver_mount() -> tuple[str, ...]:
 
 
 def _allowed(environ: Mapping[str, str], seen: Callable[[str], bool]) -> dict[str, str]:
-    """The harmless part of ``environ``, and UTF-8 whatever its locale is."""
+    """The harmless part of ``environ``, in UTF-8 whatever its locale is."""
     allowed = dict(_FIXED)
     for name, value in environ.items():
         if name.lower() in _PROXIES:

@@ -1,17 +1,16 @@
-"""The small parent of one unsandboxed command, which ends everything that the command started.
+"""The parent process of one unsandboxed command, which ends everything that the command started.
 
 Run as a program (``python -I -S supervisor.py CONTROL_FD LINGER LASTING ARGV…``), standard library
 only.
-A process group does not hold a child that calls ``setsid``, and a process tree loses the child
-whose parent has ended. On Linux the supervisor is therefore a *child subreaper* (prctl(2)): what
-loses its parent becomes the supervisor's own child, whatever it did to hide. Nothing needs to be
-marked, and what runs beside it cannot be taken for it.
+A process group does not hold a child that calls ``setsid``, and a process tree loses a child whose
+parent has ended. On Linux the supervisor is therefore a *child subreaper* (prctl(2)): a process
+that loses its parent becomes the supervisor's own child, whatever it did to hide.
 
-It leaves with the command's exit code (128 + signal number, as shells do) once all of it is gone:
-when the command ends, what it left behind has LINGER seconds to end too, or with LASTING ``1`` as
-long as it likes, and that is said once. When CONTROL_FD reaches
-its end (the daemon closed it, or died in whatever way) everything is killed at once.
-Where there is no /proc (macOS) it kills the command's process group.
+The supervisor exits with the command's exit code (128 + signal number, as shells do) once all its
+processes are gone. When the command ends, processes it left have LINGER seconds to end too; with
+LASTING ``1`` they may run on, which is reported once. When CONTROL_FD reaches its end (the daemon
+closed it, or died) everything is killed at once.
+Where there is no /proc (macOS) the supervisor kills the command's process group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Skills as slash commands: their names, what they mean, and the /skills list."""
+"""Skills as slash commands: their names, and what the model or a tool gets for one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from nanobot.core.chat import ToolCall
-from nanobot.core.commands import Command, Invocation, command_form
-from nanobot.core.text import shortened, text_tokens
+from nanobot.core.commands import command_form
 from nanobot.prompts import render
-from nanobot.skills import SkillBroken, SkillsSnapshot, Standing
-from nanobot.skills.eligibility import Skill, SlashCommand
-from nanobot.skills.reader import ALWAYS_MAX, read_body
+from nanobot.skills.eligibility import SkillsSnapshot, SlashCommand
+from nanobot.skills.frontmatter import SkillBroken
+from nanobot.skills.reader import ALWAYS_MAX, Skill, read_body
 
 NAME_MAX = 32
-"""The most characters of a command (Telegram's Bot API, ``BotCommand.command``)."""
+"""Upper bound of characters in a command (Telegram's Bot API, ``BotCommand.command``)."""
 
 
 def sanitized(name: str) -> str:
@@ -31,12 +30,12 @@ def sanitized(name: str) -> str:
 def slash_commands(skills: Iterable[Skill], reserved: Iterable[str]) -> tuple[SlashCommand, ...]:
     """One command for each user-invocable skill, by command name.
 
-    Where two come to the same name, or one to a ``reserved`` name, a skill that bears the name
-    as it is keeps it, then the first by name; the others get ``_2``, ``_3`` and so on.
+    Of several skills with the same command name, the one whose own name it is keeps it, else the
+    first by name; the others, and those with a ``reserved`` name, get ``_2``, ``_3`` and so on.
     """
     taken = set(reserved)
     commands: list[SlashCommand] = []
-    invocable = [skill for skill in skills if skill.user_invocable]
+    invocable = [skill for skill in skills if skill.manifest.user_invocable]
     for skill in sorted(
         invocable, key=lambda skill: (sanitized(skill.name) != skill.name, skill.name)
     ):
@@ -47,7 +46,7 @@ def slash_commands(skills: Iterable[Skill], reserved: Iterable[str]) -> tuple[Sl
             suffix = f"_{number}"
             name = base[: NAME_MAX - len(suffix)] + suffix
         taken.add(name)
-        commands.append(SlashCommand(name, skill, skill.command_tool))
+        commands.append(SlashCommand(name, skill))
     return tuple(sorted(commands, key=lambda command: command.name))
 
 
@@ -57,11 +56,7 @@ RESERVED = frozenset(
         *("skills", "memory", "cron", "approve", "deny", "exit", "quit"),
     )
 )
-"""Command names that are the program's own; a skill of such a name gets a number behind it."""
-
-
-LISTED = 40
-"""Skills that ``/skills`` shows in a chat."""
+"""Names of nanobot's own commands; a skill of such a name gets a number behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class SkillCall:
     arguments: str
 
     def instruction(self) -> str:
-        """What the model reads instead of the typed line; raises SkillBroken if it is gone."""
+        """The text for the model in place of the typed line; raises SkillBroken if it is gone."""
         skill = self.command.skill
         body = read_body(skill)
         if len(body) > ALWAYS_MAX:
@@ -86,13 +81,16 @@ class SkillCall:
         )
 
     def tool_call(self, inbound_id: str, known: Callable[[str], Mapping[str, object]]) -> ToolCall:
-        """The call of ``command-dispatch: tool``, with an id that is the same after a crash.
+        """The tool call of a ``command-dispatch: tool`` skill; its id is the same after a crash.
 
-        ``known`` gives the parameters of a tool: one that takes only ``command``, such as exec,
-        is given no more than that.
+        ``known`` gives the parameters of a tool, which gets no argument beyond them.
         """
         tool = self.command.tool
-        values = self.command.tool_arguments(self.arguments)
+        values = {
+            "command": self.arguments,
+            "commandName": self.command.name,
+            "skillName": self.command.skill.name,
+        }
         parameters = known(tool)
         taken = {name: value for name, value in values.items() if name in parameters}
         digest = hashlib.sha256(inbound_id.encode()).hexdigest()[:20]
@@ -110,67 +108,10 @@ def skill_call(text: str, snapshot: SkillsSnapshot) -> SkillCall | None:
 
 
 def instruction_or_text(call: SkillCall | None, text: str) -> str:
-    """What a turn's model reads: the skill's instruction, else what was typed."""
+    """The user message for the model: the skill's instruction, else the typed text."""
     if call is None:
         return text
     try:
         return call.instruction()
     except SkillBroken:
         return text
-
-
-def skills_command(skills: Callable[[], SkillsSnapshot]) -> Command:
-    """``/skills``: what is there, what each costs, what is missing."""
-
-    async def handler(invocation: Invocation) -> str:
-        return listing(skills())
-
-    return Command("skills", "the skills, and what each costs", handler)
-
-
-def listing(snapshot: SkillsSnapshot) -> str:
-    """The skills in Markdown, one a line, with their tokens in every prompt."""
-    commands = {command.skill.name: command.name for command in snapshot.commands}
-    lines = []
-    for standing in snapshot.standings:
-        skill = standing.skill
-        name = f"/{commands[skill.name]}" if skill.name in commands else skill.name
-        cost = snapshot.costs.get(skill.name, 0)
-        about = shortened(skill.description, 200)
-        lines.append(f"- {name}: {state_of(standing)}, {cost} tokens. {about}")
-    lines += [f"- {broken.name}: broken: {broken.reason}" for broken in snapshot.broken]
-    if not lines:
-        return "There are no skills."
-    if len(lines) > LISTED:
-        lines[LISTED:] = [f"and {len(lines) - LISTED} more: `nanobot skills list`"]
-    return "\n".join(
-        (*lines, "", f"Their list takes {section_tokens(snapshot)} tokens of every prompt.")
-    )
-
-
-def section_tokens(snapshot: SkillsSnapshot) -> int:
-    """Tokens that the section of skills takes in every prompt, as all reports estimate them."""
-    if not snapshot.summary:
-        return 0
-    return text_tokens(render.skills(snapshot.summary, snapshot.catalogue))
-
-
-def state_of(standing: Standing) -> str:
-    """How a skill stands, in a few words."""
-    if standing.held_back:
-        state = f"off: {standing.held_back}"
-    elif standing.is_eligible:
-        state = "ready"
-    elif not standing.enabled:
-        state = "off"
-    elif not standing.fits_os:
-        state = "for another system"
-    else:
-        state = f"missing {', '.join(standing.missing)}"
-    return ", ".join((state, *in_place_of(standing)))
-
-
-def in_place_of(standing: Standing) -> tuple[str, ...]:
-    """Which skills of the same name are hidden by this one; nothing for none."""
-    hidden = ", ".join(standing.in_place_of)
-    return (f"in place of the {hidden} one",) if hidden else ()

@@ -1,13 +1,13 @@
-"""The frontmatter of a SKILL.md: where it is, and its YAML as a tree that nobody has guessed at.
+"""The frontmatter of a SKILL.md: its place in the file, and its YAML as a tree of text.
 
 The tree's leaves keep their text (``Scalar``), so that a version ``1.10`` stays ``1.10`` and a
 program called ``yes`` stays a name; ``plain_values`` resolves them as YAML does where a plain
 dict is wanted. Three readers, tried in this order, give the same tree for the same text:
 
-1. ``read_simple``: one ``key: value`` a line, the values being such that YAML could read them in
-   one way only, and ``metadata`` as JSON on one line. No import, which is what a cold start needs.
+1. ``read_simple``: one ``key: value`` a line, only values that are unambiguous in YAML, and
+   ``metadata`` as JSON on one line. It needs no import: PyYAML would delay every cold start.
 2. ``read_strict``: YAML 1.1 (libyaml), without aliases and with bounded depth.
-3. ``read_lines``: each top-level key for itself, for the files that YAML refuses.
+3. ``read_lines``: each top-level key by itself, for files that are not valid YAML.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
-from nanobot.skills.eligibility import SkillBroken
+from nanobot.core.errors import NanobotError
 
 HEADER_MAX = 64 * 1024
-"""The most bytes a frontmatter may have, fences included."""
+"""Upper bound of bytes in a frontmatter, fences included."""
 
 _DEPTH_MAX = 32
 _KEYS_MAX = 100
 
 _OPENING = re.compile(r"\A\ufeff?(?:[ \t]*\n)*---[ \t]*\n")
 _CLOSING = re.compile(r"^---[ \t]*(?:\n|\Z)", re.MULTILINE)
+
+
+class SkillBroken(NanobotError):
+    """A skill cannot be used as it is; the text is the reason, for whoever wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,12 @@ Node: TypeAlias = "Scalar | list[Node] | dict[str, Node]"
 
 
 class Refused(Exception):
-    """A reader cannot take this text; the message says why."""
+    """A reader does not accept this text; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frontmatter:
-    """The keys of a frontmatter; ``complaint`` is what YAML had against it, "" for nothing."""
+    """The keys of a frontmatter; ``complaint`` is the YAML error, "" for valid YAML."""
 
     values: dict[str, Node]
     complaint: str = ""
@@ -65,8 +69,8 @@ def newlines_unified(text: str) -> str:
 def split(text: str) -> tuple[str | None, str]:
     """The header (without its fences; None if there is none) and the body.
 
-    ``text`` has unified newlines. A header that is opened and not closed is no header: its
-    refusal is the business of ``header_of``.
+    ``text`` has unified newlines. A header that is opened and not closed counts as none;
+    ``header_of`` refuses it.
     """
     opening = _OPENING.match(text)
     if opening is None:
@@ -125,7 +129,7 @@ _SINGLE = re.compile(r"'([^']*)'")
 
 
 def read_simple(header: str) -> dict[str, Node] | None:
-    """The tree of a header that YAML could read in one way only; None when in doubt."""
+    """The tree of a header that is unambiguous in YAML; None for any other."""
     values: dict[str, Node] = {}
     for line in header.split("\n"):
         if not line or line.startswith("#"):
@@ -162,8 +166,8 @@ def _simple_value(key: str, text: str) -> Node | None:
 def read_strict(header: str) -> dict[str, Node]:
     """The tree as YAML has it, of duplicate keys the last; raises Refused.
 
-    Built from the parser's events, for a composed graph would already have followed the aliases
-    (a few lines of which can stand for gigabytes) and recursed as deep as the text asks.
+    Built from the parser's events: PyYAML's composer would follow aliases (a few lines can stand
+    for gigabytes) and recurse without a limit.
     """
     import yaml  # 18 ms, for the files that need it
 
@@ -225,7 +229,7 @@ _BLOCK_MARK = re.compile(r"[|>][+-]?[0-9]?[+-]?(?: |$)")
 
 
 def read_lines(header: str) -> dict[str, Node]:
-    """The tree of a header that YAML refuses: what a person would have meant, key by key.
+    """The tree of a header that is not valid YAML, as a person would read it, key by key.
 
     A key stands at the start of a line; the lines up to the next key belong to it. Each key is
     read as YAML if it is YAML by itself (tabs counting as two blanks), ``metadata`` also as JSON

@@ -1,4 +1,4 @@
-"""The loader: finds the skills, keeps up with what changes on disk, and says how each stands."""
+"""SkillsLoader: finds the skills on disk, notices changes and checks their eligibility."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -17,75 +18,64 @@ from typing import Any, TypeAlias
 from loguru import logger
 
 from nanobot.core.ports import Clock
-from nanobot.skills.commands import slash_commands
+from nanobot.skills.catalogue import catalogue_lines, summary
+from nanobot.skills.commands import RESERVED, slash_commands
 from nanobot.skills.eligibility import (
-    BrokenSkill,
-    Facts,
-    Rules,
-    Skill,
-    SkillBroken,
-    SkillInvocation,
-    SkillOverride,
+    Machine,
+    SkillsSettings,
     SkillsSnapshot,
-    SlashCommand,
-    Source,
-    Standing,
+    SkillStatus,
+    check_eligibility,
     command_environment,
-    judge,
 )
-from nanobot.skills.frontmatter import plain_values
+from nanobot.skills.frontmatter import SkillBroken, plain_values
 from nanobot.skills.reader import (
-    ALWAYS_TOTAL,
-    CAP,
+    ALWAYS_MAX,
     SKILL_FILE,
-    always_in_context,
-    catalogue_lines,
-    in_context,
+    BrokenSkill,
+    Skill,
+    Source,
     read_body,
     read_frontmatter,
     read_skill,
     read_text,
-    summary,
 )
-from nanobot.skills.switches import NOTHING_OFF, OffSource, OffSwitches, nothing_off
+from nanobot.skills.switches import OffSource, OffSwitches
 from nanobot.store.home import builtin_skills_dir as shipped_skills_dir
 
 LOOKUP_INTERVAL = timedelta(minutes=1)
-"""How long a program found or missing on PATH is taken for granted while no skill changes."""
+"""How long the result of looking up programs is kept while no skill changes."""
 
-# Two writes within one tick of a file system's clock leave the same times behind (FAT: 2 s), so
-# what was written this recently is read again even though its stat is the same.
+# Two writes within one tick of a file system's clock (FAT: 2 s) have the same times, so a file
+# written this recently is read again even if its stat is the same.
 _CLOCK_TICK = timedelta(seconds=2)
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+ALWAYS_TOTAL = 64_000
+"""Upper bound of characters of all bodies that are in every prompt."""
+
 _SEPARATOR = "\n\n---\n\n"
 
 _Place: TypeAlias = tuple[int, str]
 """A folder by the number of its root and its name; the name is "" for the root itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Root:
-    source: Source
-    path: Path
-
-
 _Stamp: TypeAlias = tuple[int, ...] | str
-"""What tells one state of a file from another, its time of change last; text: why there is none.
+"""The stat of a SKILL.md, its time of change last, or why there is none.
 
 A plain tuple, since a thousand are made and compared at each turn.
 """
 
 
 def _is_young(stamp: _Stamp, now: datetime) -> bool:
-    """Whether the file may change once more without its stamp doing so."""
+    """Whether the file could still change without a change of its stamp."""
     return not isinstance(stamp, str) and stamp[-1] / 1e9 > (now - _CLOCK_TICK).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    stamp: _Stamp
-    is_settled: bool
+    """The skill as read; ``stamp`` is None if it has to be read again at the next look."""
+
+    stamp: _Stamp | None
     result: Skill | BrokenSkill
 
 
@@ -101,12 +91,9 @@ class SkillsLoader:
     ``get_skill_metadata``) looks at the disk each time. A turn uses ``snapshot_for`` instead.
     All methods may be called from any thread.
 
-    ``cap`` is how many tokens the list in the prompt may have; ``catalogue`` is the file in which
-    all skills are listed once that is too few.
-
-    ``config`` is config.json as a mapping, for ``requires.config``. ``environ`` and ``which``
-    default to the process's own; neither is ever written to. ``off`` says which skills are off
-    until the owner enables them; it is asked at every look at the disk.
+    ``environ`` and ``which`` default to the process's own; neither is ever written to. ``off``
+    gives the skills that are off until the owner enables them; it is asked at every look at the
+    disk.
     """
 
     def __init__(
@@ -114,41 +101,28 @@ class SkillsLoader:
         workspace: Path,
         builtin_skills_dir: Path | None = None,
         *,
-        shared_dir: Path | None = None,
-        extra_dirs: Iterable[Path] = (),
-        entries: Mapping[str, SkillOverride] = _NOTHING,
-        allow_bundled: Iterable[str] | None = None,
-        config: Mapping[str, Any] = _NOTHING,
+        settings: SkillsSettings | None = None,
         environ: Mapping[str, str] | None = None,
         platform: str = sys.platform,
         which: Callable[[str], str | None] | None = None,
-        watch: bool = True,
-        reserved_commands: Iterable[str] = (),
-        cap: int = CAP,
-        catalogue: Path | None = None,
-        off: OffSource = nothing_off,
+        off: OffSource = dict,
         clock: Clock = _now,
     ) -> None:
-        builtin = shipped_skills_dir() if builtin_skills_dir is None else builtin_skills_dir
-        roots = [_Root(Source.WORKSPACE, Path(workspace) / "skills")]
-        if shared_dir is not None:
-            roots.append(_Root(Source.SHARED, shared_dir))
-        roots.append(_Root(Source.BUILTIN, Path(builtin)))
-        roots.extend(_Root(Source.EXTRA, path) for path in extra_dirs)
-        self._roots = tuple(roots)
         self._workspace = Path(workspace)
-        self._rules = Rules(
-            entries, None if allow_bundled is None else frozenset(allow_bundled), config
+        self._settings = settings = settings or SkillsSettings()
+        builtin = shipped_skills_dir() if builtin_skills_dir is None else Path(builtin_skills_dir)
+        shared = [] if settings.shared_dir is None else [(Source.SHARED, settings.shared_dir)]
+        self._roots: tuple[tuple[Source, Path], ...] = (
+            (Source.WORKSPACE, self._workspace / "skills"),
+            *shared,
+            (Source.BUILTIN, builtin),
+            *((Source.EXTRA, path) for path in settings.extra_dirs),
         )
         self._environ = os.environ if environ is None else environ
         self._platform = platform
         self._which = which or self._on_path
-        self._watch = watch
-        self._reserved = frozenset(reserved_commands)
-        self._cap = cap
-        self._catalogue = catalogue
         self._off_source = off
-        self._off: OffSwitches = NOTHING_OFF
+        self._off: OffSwitches = {}
         self._clock = clock
         self._lock = threading.Lock()
         self._readings: dict[_Place, _Reading] = {}
@@ -163,38 +137,20 @@ class SkillsLoader:
         The same object as long as nothing changed, and with ``watch`` off as long as the
         session lasts.
         """
-        if held is not None and not self._watch:
+        if held is not None and not self._settings.watch:
             return held
-        with self._lock:
-            return self._refreshed(look_up=False)[0]
-
-    def refresh(self) -> bool:
-        """Look at the disk, and at PATH if a skill changed or a minute has passed.
-
-        Returns whether anything is different from the last time.
-        """
-        with self._lock:
-            return self._refreshed(look_up=False)[1]
+        return self._refreshed()
 
     def snapshot(self) -> SkillsSnapshot:
         """The skills as last looked at."""
-        with self._lock:
-            return self._snapshot or self._refreshed(look_up=False)[0]
+        return self._snapshot or self._refreshed()
 
     def menu(self) -> tuple[tuple[str, str], ...]:
         """Names and help lines of the skills' slash commands, as they are on disk now."""
-        with self._lock:
-            snapshot = self._refreshed(look_up=False)[0]
-        return tuple((command.name, command.skill.description) for command in snapshot.commands)
-
-    def broken(self) -> tuple[BrokenSkill, ...]:
-        """The folders that mean to be skills and are none, by name, each with the reason."""
-        return self._latest().broken
-
-    def invocation(self, command: SlashCommand, arguments: str) -> SkillInvocation:
-        """What the model gets for ``/command arguments``; raises SkillBroken if it is gone."""
-        skill = command.skill
-        return SkillInvocation(skill.name, skill.folder, read_body(skill), arguments)
+        return tuple(
+            (command.name, command.skill.manifest.description)
+            for command in self._refreshed().commands
+        )
 
     # --- the documented interface -----------------------------------------------------------
 
@@ -203,11 +159,11 @@ class SkillsLoader:
 
         Without the filter those which are disabled, unavailable or broken as well.
         """
-        latest = self._latest()
+        latest = self._refreshed(look_up=True)
         if filter_unavailable:
             listed: dict[str, Skill | BrokenSkill] = {skill.name: skill for skill in latest.skills}
         else:
-            listed = {standing.skill.name: standing.skill for standing in latest.standings}
+            listed = {status.skill.name: status.skill for status in latest.statuses}
             for broken in latest.broken:
                 if broken.path.name == SKILL_FILE:
                     listed.setdefault(broken.name, broken)
@@ -232,16 +188,16 @@ class SkillsLoader:
         texts: list[str] = []
         for skill in self._named(names):
             with suppress(SkillBroken):
-                texts.append(in_context(skill))
+                texts.append(_in_context(skill))
         return _SEPARATOR.join(texts)
 
     def build_skills_summary(self) -> str:
         """The list of the skills the model is told of, as the prompt has it; "" for none."""
-        return self._latest().summary
+        return self._refreshed(look_up=True).summary
 
     def get_always_skills(self) -> list[str]:
         """The names of the skills whose bodies belong in every prompt."""
-        return list(self._latest().always)
+        return list(self._refreshed(look_up=True).always)
 
     def get_skill_metadata(self, name: str) -> dict[str, Any] | None:
         """The frontmatter as plain values; None for an unknown skill or one without any."""
@@ -255,71 +211,73 @@ class SkillsLoader:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _latest(self) -> SkillsSnapshot:
-        with self._lock:
-            return self._refreshed(look_up=True)[0]
-
     def _named(self, names: Iterable[str]) -> Iterator[Skill]:
-        skills = {standing.skill.name: standing.skill for standing in self._latest().standings}
+        skills = {
+            status.skill.name: status.skill for status in self._refreshed(look_up=True).statuses
+        }
         return (skills[name] for name in names if name in skills)
 
     def _on_path(self, program: str) -> str | None:
         return shutil.which(program, path=self._environ.get("PATH", ""))
 
-    def _refreshed(self, *, look_up: bool) -> tuple[SkillsSnapshot, bool]:
-        """The current snapshot, and whether it is another one than before."""
+    def _refreshed(self, *, look_up: bool = False) -> SkillsSnapshot:
+        """The current snapshot, after a look at the disk.
+
+        Programs on PATH are looked up again if a skill changed, if ``LOOKUP_INTERVAL`` has
+        passed, or with ``look_up``.
+        """
+        with self._lock:
+            return self._renewed(look_up)
+
+    def _renewed(self, look_up: bool) -> SkillsSnapshot:
         now = self._clock()
         before = self._snapshot
         found = self._scanned()
         off = self._off_source()
-        stale = [
-            place
+        stale = {
+            place: stamp
             for place, stamp in found.items()
-            if (reading := self._readings.get(place)) is None
-            or not reading.is_settled
-            or reading.stamp != stamp
-        ]
+            if (reading := self._readings.get(place)) is None or reading.stamp != stamp
+        }
         is_unchanged = not stale and len(found) == len(self._readings) and off == self._off
         is_recent = abs(now - self._looked_up_at) < LOOKUP_INTERVAL
         if before is not None and is_unchanged and is_recent and not look_up:
-            return before, False
+            return before
         protected = self._protected() if stale else ()
         renewed = {
             place: _Reading(
-                found[place],
-                not _is_young(found[place], now),
-                self._read(place, found[place], protected),
+                None if _is_young(stamp, now) else stamp, self._read(place, stamp, protected)
             )
-            for place in stale
+            for place, stamp in stale.items()
         }
         self._readings = {place: renewed.get(place) or self._readings[place] for place in found}
         self._looked_up_at = now
         self._off = off
         after = self._composed()
-        if after == before:
-            return before, False
+        if before is not None and after == before:
+            return before
         self._snapshot = after
-        known = before.standings if before else ()
-        for standing in after.standings:
-            if standing.in_place_of and standing not in known:
-                place = ", ".join(standing.in_place_of)
-                name, source = standing.skill.name, standing.skill.source
+        known = before.statuses if before else ()
+        for status in after.statuses:
+            if status.in_place_of and status not in known:
+                place = ", ".join(status.in_place_of)
+                name, source = status.skill.name, status.skill.source
                 logger.warning("the skill {} of {} is in place of the {} one", name, source, place)
-        return after, True
+        return after
 
     def _scanned(self) -> dict[_Place, _Stamp]:
         """The stamp of each SKILL.md, and of each root that cannot be listed."""
         found: dict[_Place, _Stamp] = {}
-        for number, root in enumerate(self._roots):
+        for number, (_, root) in enumerate(self._roots):
             try:
-                with os.scandir(root.path) as entries:
+                with os.scandir(root) as entries:
                     names = [(entry.name, entry.is_symlink()) for entry in entries]
             except FileNotFoundError:
                 continue
             except OSError as error:
                 found[number, ""] = str(error.strerror)
                 continue
-            prefix = f"{root.path}{os.sep}"
+            prefix = f"{root}{os.sep}"
             for name, is_link in names:
                 if name.startswith("."):
                     continue
@@ -343,89 +301,99 @@ class SkillsLoader:
         return found
 
     def _protected(self) -> tuple[Path, ...]:
-        places = (self._workspace, *(root.path for root in self._roots))
+        places = (self._workspace, *(path for _, path in self._roots))
         return tuple(Path(os.path.realpath(place)) for place in places)
 
     def _read(
         self, place: _Place, stamp: _Stamp, protected: tuple[Path, ...]
     ) -> Skill | BrokenSkill:
         number, name = place
-        root = self._roots[number]
+        source, root = self._roots[number]
         if not name:
-            return BrokenSkill(root.path.name, root.source, root.path, f"not listed: {stamp}")
+            return BrokenSkill(root.name, source, root, f"not listed: {stamp}")
         if isinstance(stamp, str):
-            return BrokenSkill(name, root.source, root.path / name / SKILL_FILE, stamp)
-        return read_skill(root.source, root.path / name, protected=protected)
+            return BrokenSkill(name, source, root / name / SKILL_FILE, stamp)
+        return read_skill(source, root / name, protected=protected)
 
     def _composed(self) -> SkillsSnapshot:
         """A snapshot made from all readings; of the same name the highest working skill wins."""
-        chosen: dict[str, Skill] = {}
-        broken: list[BrokenSkill] = []
-        held_back: list[Skill] = []
-        hidden: dict[str, list[Source]] = {}
-        for _, reading in sorted(self._readings.items(), key=lambda item: item[0]):
-            if isinstance(reading.result, BrokenSkill):
-                broken.append(reading.result)
-            elif not self._rules.loads(reading.result):
-                continue
-            elif self._is_untrusted(reading.result):
-                held_back.append(reading.result)
-            elif chosen.setdefault(reading.result.name, reading.result) is not reading.result:
-                hidden.setdefault(reading.result.name, []).append(reading.result.source)
-        for skill in held_back:
-            # It must not take the place of a skill that the owner trusts.
-            if chosen.setdefault(skill.name, skill) is not skill:
-                reason = f"off: {self._why_off(skill)}"
-                broken.append(BrokenSkill(skill.name, skill.source, skill.path, reason))
-        skills = [chosen[name] for name in sorted(chosen)]
-        facts = Facts.gathered(
-            skills, platform=self._platform, environ=self._environ, which=self._which
+        skills, broken, hidden = self._chosen()
+        machine = Machine(self._platform, self._environ, cache(self._which))
+        statuses = tuple(
+            self._status(skill, machine, tuple(hidden.get(skill.name, ()))) for skill in skills
         )
-        standings = tuple(
-            self._judged(skill, facts, tuple(hidden.get(skill.name, ()))) for skill in skills
-        )
-        eligible = [standing.skill for standing in standings if standing.is_eligible]
-        always = [standing.skill for standing in standings if standing.is_always]
-        listed = summary(standings, self._cap)
+        eligible = [status.skill for status in statuses if status.is_eligible]
+        always = [status.skill for status in statuses if status.is_always]
+        listed = summary(statuses, self._settings.cap)
         return SkillsSnapshot(
-            standings=standings,
+            statuses=statuses,
             broken=tuple(sorted(broken, key=lambda skill: skill.name)),
             summary=listed.text,
             costs=listed.costs,
-            catalogue=self._catalogued(standings) if listed.is_short else None,
+            catalogue=self._catalogued(statuses) if listed.is_short else None,
             always=tuple(skill.name for skill in always),
             always_text=_always_text(always),
-            commands=slash_commands(eligible, self._reserved),
+            commands=slash_commands(eligible, RESERVED),
             environment=MappingProxyType(
-                command_environment(standings, self._rules, self._environ)
+                command_environment(statuses, self._settings, self._environ)
             ),
             readable=tuple(dict.fromkeys(path for skill in eligible for path in skill.readable)),
         )
 
-    def _catalogued(self, standings: Iterable[Standing]) -> Path | None:
+    def _chosen(self) -> tuple[list[Skill], list[BrokenSkill], dict[str, list[Source]]]:
+        """The skills by name, the broken ones, and the sources of those that each name hides."""
+        chosen: dict[str, Skill] = {}
+        broken: list[BrokenSkill] = []
+        untrusted: list[Skill] = []
+        hidden: dict[str, list[Source]] = {}
+        for _, reading in sorted(self._readings.items(), key=lambda item: item[0]):
+            skill = reading.result
+            if isinstance(skill, BrokenSkill):
+                broken.append(skill)
+            elif not self._settings.loads(skill):
+                continue
+            elif self._is_untrusted(skill):
+                untrusted.append(skill)
+            elif chosen.setdefault(skill.name, skill) is not skill:
+                hidden.setdefault(skill.name, []).append(skill.source)
+        for skill in untrusted:
+            # It must not take the place of a skill that the owner trusts.
+            if chosen.setdefault(skill.name, skill) is not skill:
+                reason = f"off: {self._why_off(skill)}"
+                broken.append(BrokenSkill(skill.name, skill.source, skill.path, reason))
+        return [chosen[name] for name in sorted(chosen)], broken, hidden
+
+    def _status(self, skill: Skill, machine: Machine, hidden: tuple[Source, ...]) -> SkillStatus:
+        status = check_eligibility(skill, machine, self._settings)
+        reason = self._why_off(skill)
+        return replace(
+            status,
+            enabled=status.enabled and not reason,
+            off_reason=reason,
+            in_place_of=hidden,
+        )
+
+    def _catalogued(self, statuses: Iterable[SkillStatus]) -> Path | None:
         """The file that has all skills, written anew; None where there is none to write."""
-        if self._catalogue is None:
+        path = self._settings.catalogue
+        if path is None:
             return None
-        fresh = self._catalogue.with_suffix(".new")
+        fresh = path.with_suffix(".new")
         try:
-            self._catalogue.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh.write_text(catalogue_lines(standings), encoding="utf-8")
-            fresh.replace(self._catalogue)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.write_text(catalogue_lines(statuses), encoding="utf-8")
+            fresh.replace(path)
         except OSError as error:
             logger.warning("the catalogue of all skills cannot be written: {}", error)
             return None
-        return self._catalogue
-
-    def _judged(self, skill: Skill, facts: Facts, hidden: tuple[Source, ...]) -> Standing:
-        standing = replace(judge(skill, facts, self._rules), in_place_of=hidden)
-        reason = self._why_off(skill)
-        return replace(standing, enabled=False, held_back=reason) if reason else standing
+        return path
 
     def _is_untrusted(self, skill: Skill) -> bool:
         switch = self._off.get(skill.name) or self._off.get("*")
         return switch is not None and not switch.by_owner and _is_in_reach(skill)
 
     def _why_off(self, skill: Skill) -> str:
+        """Why the skill is off until the owner enables it; "" if it is not."""
         switch = self._off.get(skill.name) or self._off.get("*")
         is_off = switch is not None and (switch.by_owner or _is_in_reach(skill))
         return switch.reason if switch is not None and is_off else ""
@@ -436,12 +404,30 @@ def _is_in_reach(skill: Skill) -> bool:
     return skill.source in (Source.WORKSPACE, Source.EXTRA)
 
 
+def _in_context(skill: Skill) -> str:
+    """A skill in full for a prompt: heading and body; raises SkillBroken."""
+    return f"### Skill: {skill.name}\n\n{read_body(skill)}"
+
+
 def _always_text(skills: Iterable[Skill]) -> str:
-    """The bodies that are always in the prompt; a skill that is gone meanwhile is left out."""
+    """The bodies that are always in the prompt; a skill that is gone meanwhile is left out.
+
+    A body is cut at ``ALWAYS_MAX`` characters, and left out with a note beyond ``ALWAYS_TOTAL``.
+    The folder is named because relative paths in a body mean nothing without it.
+    """
     texts: list[str] = []
     room = ALWAYS_TOTAL
     for skill in skills:
-        with suppress(SkillBroken):
-            texts.append(always_in_context(skill, room))
-            room -= len(texts[-1])
+        try:
+            text = _in_context(skill)
+        except SkillBroken:
+            continue
+        if min(len(text), ALWAYS_MAX) > room:
+            texts.append(f"### Skill: {skill.name}\n\n[Left out for its length: read {skill.path}]")
+        else:
+            if len(text) > ALWAYS_MAX:
+                cut = text.rfind("\n", 0, ALWAYS_MAX) + 1 or ALWAYS_MAX
+                text = f"{text[:cut].rstrip()}\n\n[Cut here: the rest is in {skill.path}]"
+            texts.append(f"Folder of the skill {skill.name}: {skill.folder}\n\n{text}")
+        room -= len(texts[-1])
     return _SEPARATOR.join(texts)

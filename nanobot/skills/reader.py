@@ -1,19 +1,18 @@
-"""One skill read from its folder, and the skills as the prompt lists them."""
+"""Reads a skill from its folder: SKILL.md within limits, through safe links only."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from nanobot.core.text import shortened, text_tokens
-from nanobot.skills.eligibility import BrokenSkill, Skill, SkillBroken, Source, Standing
 from nanobot.skills.frontmatter import (
     HEADER_MAX,
     Frontmatter,
+    SkillBroken,
     header_of,
     newlines_unified,
     read,
@@ -24,16 +23,54 @@ from nanobot.skills.manifest import Manifest, read_manifest
 SKILL_FILE = "SKILL.md"
 
 FILE_MAX = 8 * 1024 * 1024
-"""The most bytes a SKILL.md may have."""
+"""Upper bound of bytes in a SKILL.md."""
 
 ALWAYS_MAX = 32_000
-"""The most characters of one body that are put into every prompt; the rest stays on disk."""
-
-ALWAYS_TOTAL = 64_000
-"""The most characters of all those bodies together."""
+"""Upper bound of characters of one body in a prompt; the rest stays on disk."""
 
 # O_NONBLOCK: opening a FIFO that somebody called SKILL.md must not wait for a writer.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Source(StrEnum):
+    """Where a skill was found, highest first: of the same name the higher wins."""
+
+    WORKSPACE = "workspace"
+    SHARED = "shared"
+    BUILTIN = "builtin"
+    EXTRA = "extra"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    """A skill by its frontmatter; the body stays on disk.
+
+    ``name`` is the name of its folder, by which everything refers to it. ``folder`` and ``path``
+    (of SKILL.md) are as they were found; ``readable`` are the same with links resolved.
+    """
+
+    name: str
+    source: Source
+    folder: Path
+    path: Path
+    readable: tuple[Path, ...]
+    manifest: Manifest
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names under which the configuration may refer to it, first choice first."""
+        keys = (self.manifest.key, self.manifest.name, self.name)
+        return tuple(dict.fromkeys(key for key in keys if key))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenSkill:
+    """A folder that means to be a skill and is none; ``reason`` is one line for its author."""
+
+    name: str
+    source: Source
+    path: Path
+    reason: str
 
 
 def read_skill(source: Source, folder: Path, *, protected: tuple[Path, ...]) -> Skill | BrokenSkill:
@@ -47,21 +84,23 @@ def read_skill(source: Source, folder: Path, *, protected: tuple[Path, ...]) -> 
         if not folder.name.isprintable() or not folder.name.strip():
             raise SkillBroken("the folder's name holds characters that cannot be shown")
         readable = _readable(folder, protected)
-        manifest = _manifest(read_frontmatter(path), folder.name)
+        frontmatter = read_frontmatter(path)
+        try:
+            manifest = read_manifest(frontmatter, folder.name)
+        except SkillBroken as reason:
+            if frontmatter is None or not frontmatter.complaint:
+                raise
+            raise SkillBroken(f"{reason} (as YAML: {frontmatter.complaint})") from reason
     except SkillBroken as reason:
         return BrokenSkill(folder.name, source, path, str(reason))
     return Skill(
-        name=folder.name, source=source, folder=folder, path=path, readable=readable, **manifest
+        name=folder.name,
+        source=source,
+        folder=folder,
+        path=path,
+        readable=readable,
+        manifest=manifest,
     )
-
-
-def _manifest(frontmatter: Frontmatter | None, folder_name: str) -> Manifest:
-    try:
-        return read_manifest(frontmatter, folder_name)
-    except SkillBroken as reason:
-        if frontmatter is None or not frontmatter.complaint:
-            raise
-        raise SkillBroken(f"{reason} (as YAML: {frontmatter.complaint})") from reason
 
 
 def read_frontmatter(path: Path) -> Frontmatter | None:
@@ -81,26 +120,6 @@ def read_body(skill: Skill) -> str:
     """The Markdown after the frontmatter with ``{baseDir}`` filled in; raises SkillBroken."""
     _, body = split(newlines_unified(read_text(skill.path)))
     return body.strip().replace("{baseDir}", str(skill.folder))
-
-
-def in_context(skill: Skill) -> str:
-    """A skill in full for a prompt: heading and body; raises SkillBroken."""
-    return f"### Skill: {skill.name}\n\n{read_body(skill)}"
-
-
-def always_in_context(skill: Skill, room: int) -> str:
-    """The same, cut where it would flood each prompt, after a line that says the folder.
-
-    The line is needed because the relative paths of the body mean nothing to its reader. A body of
-    more than ``room`` characters is left out, with a note.
-    """
-    text = in_context(skill)
-    if min(len(text), ALWAYS_MAX) > room:
-        return f"### Skill: {skill.name}\n\n[Left out for its length: read {skill.path}]"
-    if len(text) > ALWAYS_MAX:
-        cut = text.rfind("\n", 0, ALWAYS_MAX) + 1 or ALWAYS_MAX
-        text = f"{text[:cut].rstrip()}\n\n[Cut here: the rest is in {skill.path}]"
-    return f"Folder of the skill {skill.name}: {skill.folder}\n\n{text}"
 
 
 def _read(path: Path, limit: int) -> bytes:
@@ -153,123 +172,3 @@ def _readable(folder: Path, protected: tuple[Path, ...]) -> tuple[Path, ...]:
         if place.is_relative_to(real):
             raise SkillBroken(f"its folder is {real}, which contains {place}")
     return (real,) if target.is_relative_to(real) else (real, target)
-
-
-CAP = 4000
-"""Tokens that the prompt's section of skills may have, unless configured."""
-_ROUND = 200
-"""Tokens of the sentences round the list."""
-_LENGTHS = (240, 180, 140, 110, 90, 70, 55, 40)
-"""Characters of a shortened description, the longest that fits being taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The list for the prompt, and the tokens of each skill in it by name.
-
-    ``is_short``: descriptions are cut, or skills left out.
-    """
-
-    text: str = ""
-    costs: Mapping[str, int] = field(default_factory=dict)
-    is_short: bool = False
-
-
-def summary(standings: Iterable[Standing], cap: int = CAP) -> Summary:
-    """The list of all skills that the model is told of; an empty text for none."""
-    listed = [standing for standing in standings if standing.is_listed]
-    if not listed:
-        return Summary()
-    room = cap - _ROUND
-    entries = {standing.skill.name: _entry(standing) for standing in listed}
-    text = f"<skills>\n{''.join(entries.values())}</skills>"
-    if text_tokens(text) <= room:
-        return Summary(text, {name: text_tokens(entry) for name, entry in entries.items()})
-    folders: dict[Path, list[Standing]] = {}
-    for standing in sorted(listed, key=lambda one: list(Source).index(one.skill.source)):
-        folders.setdefault(standing.skill.folder.parent, []).append(standing)
-    for length in _LENGTHS:
-        blocks = [_lines(folder, length) for folder in folders.values()]
-        text = "\n".join(block.text for block in blocks)
-        if text_tokens(text) <= room:
-            return _joined(blocks)
-    blocks = []
-    for folder in sorted(folders.values(), key=len):
-        block = _lines(folder, _LENGTHS[-1])
-        if text_tokens(block.text) > room / 2:
-            block = _names(folder, room)
-        blocks.append(block)
-        room -= text_tokens(block.text)
-    return _joined(blocks)
-
-
-def catalogue_lines(standings: Iterable[Standing]) -> str:
-    """Every skill that the model is told of, a line each: name, path, whole description."""
-    return "".join(
-        f"- {standing.skill.name} [{standing.skill.path}]{_needs(standing)}: "
-        f"{standing.skill.description}\n"
-        for standing in standings
-        if standing.is_listed
-    )
-
-
-def _joined(blocks: Sequence[Summary]) -> Summary:
-    costs = {name: cost for block in blocks for name, cost in block.costs.items()}
-    return Summary("\n".join(block.text for block in blocks if block.text), costs, is_short=True)
-
-
-def _lines(folder: Sequence[Standing], length: int) -> Summary:
-    """The skills of one folder with the beginning of their descriptions."""
-    lines = {standing.skill.name: _escaped(_line(standing, length)) for standing in folder}
-    costs = {name: text_tokens(f"{line}\n") for name, line in lines.items()}
-    return Summary(_block(folder, "\n".join(lines.values())), costs)
-
-
-def _names(folder: Sequence[Standing], room: int) -> Summary:
-    """The names of those skills of one folder that can be used, as many as fit."""
-    names = [standing.skill.name for standing in folder if standing.is_eligible]
-    costs: dict[str, int] = {}
-    left = room - text_tokens(_block(folder, f"and {len(folder)} more"))
-    for name in names:
-        cost = text_tokens(f"{_escaped(name)}, ")
-        if cost > left:
-            break
-        left -= cost
-        costs[name] = cost
-    if not costs:
-        return Summary()
-    others = len(folder) - len(costs)
-    text = ", ".join(map(_escaped, costs)) + (f" and {others} more" if others else "")
-    return Summary(_block(folder, text), costs)
-
-
-def _block(folder: Sequence[Standing], text: str) -> str:
-    place = _escaped(str(folder[0].skill.folder.parent))
-    return f'<skills in="{place}">\n{text}\n</skills>'
-
-
-def _line(standing: Standing, length: int) -> str:
-    about = shortened(standing.skill.description, length)
-    return f"- {standing.skill.name}{_needs(standing)}: {about}"
-
-
-def _needs(standing: Standing) -> str:
-    return "" if standing.is_eligible else f" (missing {', '.join(standing.missing)})"
-
-
-def _entry(standing: Standing) -> str:
-    skill = standing.skill
-    available = standing.is_eligible
-    lines = [
-        f'  <skill available="{"true" if available else "false"}">',
-        f"    <name>{_escaped(skill.name)}</name>",
-        f"    <description>{_escaped(skill.description)}</description>",
-        f"    <location>{_escaped(str(skill.path))}</location>",
-    ]
-    if not available:
-        lines.append(f"    <requires>{_escaped(', '.join(standing.missing))}</requires>")
-    return "\n".join((*lines, "  </skill>\n"))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

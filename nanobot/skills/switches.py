@@ -1,4 +1,7 @@
-"""Which skills are off until the owner enables them: a record in the home, out of tools' reach."""
+"""The record of skills that are off until the owner enables them.
+
+The record lies in the home, where file tools cannot write.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nanobot.core.messages import Trust
@@ -26,7 +28,10 @@ UNREADABLE = "{path} cannot be read, so it is not known what the owner trusts"
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """Why a skill is off. ``by_owner``: wherever it comes from; else only where tools can write."""
+    """Why a skill is off.
+
+    ``by_owner``: it is off in every folder; otherwise only in those that tools can write to.
+    """
 
     reason: str
     by_owner: bool
@@ -35,7 +40,8 @@ class Off:
 OffSwitches = Mapping[str, Off]
 """The skills that are off, by the name of their folder; ``*`` stands for every one."""
 
-NOTHING_OFF: OffSwitches = MappingProxyType({})
+OffSource = Callable[[], OffSwitches]
+"""Where the loader asks what is off."""
 
 
 class SkillSwitches:
@@ -52,18 +58,18 @@ class SkillSwitches:
         self._roots = (Path(workspace) / "skills", *extra_dirs)
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: tuple[tuple[int, ...] | None, OffSwitches] = (None, NOTHING_OFF)
+        self._seen: tuple[tuple[int, ...] | None, OffSwitches] = (None, {})
 
     def off(self) -> OffSwitches:
-        """The skills that are off now; costs one stat while nothing changes."""
+        """The skills that are off now; one stat if nothing has changed."""
         signature = self._signature()
         with self._lock:
             if signature is None or self._seen[0] != signature:
-                self._seen = (signature, self._read() if signature else NOTHING_OFF)
+                self._seen = (signature, self._read() if signature else {})
             return self._seen[1]
 
     def note_write(self, context: ToolContext, path: Path) -> None:
-        """Before a file tool writes the real ``path``: in a tainted turn its skill goes off."""
+        """Switch off the skill that holds the real ``path``, which a tainted turn is to write."""
         if context.trust is Trust.TRUSTED:
             return
         for name in self._skills_of(path):
@@ -83,7 +89,7 @@ class SkillSwitches:
         self._change(name, {"by": "owner", "at": self._clock().isoformat()})
 
     def enable(self, name: str) -> bool:
-        """Forget why a skill was off; False if it was not."""
+        """Switch a skill on again; False if it was not off."""
         return self._change(name, None)
 
     def _skills_of(self, path: Path) -> Iterator[str]:
@@ -149,12 +155,3 @@ class SkillSwitches:
                 text = json.dumps(document, ensure_ascii=False, indent=2)
                 write_atomic(self._file, f"{text}\n".encode())
             return before is not None
-
-
-def nothing_off() -> OffSwitches:
-    """For a loader without a record."""
-    return NOTHING_OFF
-
-
-OffSource = Callable[[], OffSwitches]
-"""Where the loader asks what is off."""

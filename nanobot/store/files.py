@@ -48,6 +48,11 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
         sync_directory(path.parent)
 
 
+def file_stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+    """A value that differs whenever a file was changed or replaced."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Alone with ``path`` among processes, by a lock file beside it."""

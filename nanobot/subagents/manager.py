@@ -1,4 +1,4 @@
-"""The spawn tool and SubagentManager: posts subagents' tasks and follows them."""
+"""Subagents: the spawn tool, and SubagentManager, which posts their tasks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from nanobot.core.events import Emit, Event, ToolFinished, ToolStarted
 from nanobot.core.messages import (
     AnswerKind,
     AnswerRule,
-    Errand,
     InboundMessage,
-    OpenErrand,
+    OpenTask,
     Origin,
+    ParentTurn,
     Trust,
 )
 from nanobot.core.ports import Clock
@@ -32,18 +32,25 @@ PROFILE = "subagent"
 MAX_OPEN = 20
 """Subagents of one session that may wait or run at a time."""
 MAX_GENERATION = 3
-"""How many reports in a row may send further subagents before a person has to ask for it."""
+"""How many generations of subagents may spawn each other before a person has to ask."""
 _LABEL_LENGTH = 40
 
 
 class Inbox(Protocol):
-    """What the manager needs of the message bus: what ``post`` returned from is on the disk."""
-
-    async def post(self, message: InboundMessage) -> bool: ...
+    """What the manager reads of the inbox."""
 
     async def find(self, inbound_id: str) -> InboundMessage | None: ...
 
-    async def errands(self, session: str | None = None) -> list[OpenErrand]: ...
+    async def open_tasks(self, session: str | None = None) -> list[OpenTask]: ...
+
+
+class Bus(Protocol):
+    """What the manager needs of the message bus; ``post`` returns once the message is on disk."""
+
+    @property
+    def inbox(self) -> Inbox: ...
+
+    async def post(self, message: InboundMessage) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -63,17 +70,17 @@ class _Progress:
 
 
 class SubagentManager:
-    """Sends subagents; it runs nothing itself.
+    """Posts subagents' tasks and keeps track of their progress.
 
-    A subagent is the inbound ``subagent:<id>`` in a session of the same name. The inbox has it
-    worked on, and its report is posted with the transaction that settles it.
+    A subagent is the inbound ``subagent:<id>`` in a session of the same name. It runs as any other
+    inbound does; the transaction that settles it posts its report.
     """
 
     def __init__(
-        self, inbox: Inbox, sessions: SessionLog, clock: Clock, *, model: str | None = None
+        self, bus: Bus, sessions: SessionLog, clock: Clock, *, model: str | None = None
     ) -> None:
         """``model`` is that of all subagents; None: that of the session they work for."""
-        self._inbox = inbox
+        self._bus = bus
         self._sessions = sessions
         self._clock = clock
         self._model = model
@@ -81,21 +88,21 @@ class SubagentManager:
 
     async def send(
         self, task: str, label: str, *, inbound_id: str, call_id: str, trust: Trust
-    ) -> OpenErrand:
+    ) -> OpenTask:
         """Post a task for the turn of ``inbound_id``; raises ToolError when it may not have more.
 
-        It inherits that turn's principal and place, and ``trust``. The same call posts it once.
+        The task inherits the turn's principal and place. Repeating a call posts nothing.
         """
-        sender = await self._inbox.find(inbound_id)
+        sender = await self._bus.inbox.find(inbound_id)
         if sender is None:
             raise ToolError("The message of this turn is gone; a subagent could report to nobody.")
-        open_ = await self._inbox.errands(sender.session_key)
+        open_ = await self._bus.inbox.open_tasks(sender.session_key)
         if len(open_) >= MAX_OPEN:
             raise ToolError(
                 f"{len(open_)} subagents work for this conversation, as many as may. Wait for "
                 "their reports, or do it yourself."
             )
-        generation = sender.errand.generation + 1 if sender.errand else 1
+        generation = sender.parent.generation + 1 if sender.parent else 1
         if generation > MAX_GENERATION:
             raise ToolError(
                 "This turn itself began with a subagent's report, and so did the one before: do "
@@ -103,7 +110,7 @@ class SubagentManager:
             )
         settings = (await self._sessions.live(sender.session_key)).settings
         name = subagent_id(inbound_id, call_id)
-        errand = Errand(
+        parent = ParentTurn(
             label=label or one_line(task, _LABEL_LENGTH),
             inbound_id=sender.asked_by,
             session=sender.session_key,
@@ -127,41 +134,41 @@ class SubagentManager:
             session=name,
             model=self._model or sender.model or settings.model,
             attended=False,
-            errand=errand,
+            parent=parent,
         )
-        posting = asyncio.ensure_future(self._inbox.post(posted))
+        posting = asyncio.ensure_future(self._bus.post(posted))
         try:
             await asyncio.shield(posting)
         except asyncio.CancelledError:
-            # Who stops the turn stops its subagents next, and has to find this one.
+            # A stop of the turn stops its subagents next, and has to find this one.
             await asyncio.wait({posting})
             raise
-        return OpenErrand(posted, errand, self._clock())
+        return OpenTask(posted, parent, self._clock())
 
     async def was_sent(self, inbound_id: str, call_id: str) -> bool:
         """Whether the task of this call was ever posted."""
-        return await self._inbox.find(subagent_id(inbound_id, call_id)) is not None
+        return await self._bus.inbox.find(subagent_id(inbound_id, call_id)) is not None
 
-    async def in_words(self, session: str) -> list[str]:
-        """The subagents of a session that are not done, a line each, for ``/status``."""
-        return [self._line(errand) for errand in await self._inbox.errands(session)]
+    async def status_lines(self, session: str) -> list[str]:
+        """A line for ``/status`` on each open subagent of a session."""
+        return [self._line(one) for one in await self._bus.inbox.open_tasks(session)]
 
     async def counts(self) -> tuple[int, int]:
-        """How many subagents run and how many wait, of all sessions."""
-        open_ = len(await self._inbox.errands())
+        """How many subagents run and how many wait, in all sessions."""
+        open_ = len(await self._bus.inbox.open_tasks())
         running = min(len(self._running), open_)
         return running, open_ - running
 
     def began(self, inbound: InboundMessage) -> Emit:
-        """Follow the turn of a subagent; see the dispatcher's ``Progress``."""
+        """Track the turn of a subagent; the dispatcher calls this and passes the turn's events."""
         progress = self._running[inbound.id] = _Progress()
         return progress.take
 
     def ended(self, inbound: InboundMessage) -> None:
-        """Forget how far a subagent is: its turn is over."""
+        """Stop tracking a subagent whose turn is over."""
         self._running.pop(inbound.id, None)
 
-    def _line(self, open_: OpenErrand) -> str:
+    def _line(self, open_: OpenTask) -> str:
         age = in_short(self._clock() - open_.since)
         progress = self._running.get(open_.task.id)
         if progress is None:
@@ -170,23 +177,23 @@ class SubagentManager:
             how = f"tool call {progress.calls}, {progress.doing}"
         else:
             how = f"thinks, after {progress.calls} tool calls"
-        return f"- “{open_.errand.label}”, since {age}: {how}"
+        return f"- “{open_.parent.label}”, since {age}: {how}"
 
 
 def subagent_id(inbound_id: str, call_id: str) -> str:
-    """The id of the task that a call posts, and its session: the same for the same call."""
+    """The id of the task that a call posts, also the name of its session."""
     digest = hashlib.sha256(f"{inbound_id}/spawn/{call_id}".encode()).hexdigest()
     return f"subagent:{digest[:12]}"
 
 
 def named(labels: Sequence[str]) -> str:
-    """Subagents in words: ``2 subagents: “mail”, “flights”``."""
+    """Their number and labels: ``2 subagents: “mail”, “flights”``."""
     what = "subagent" if len(labels) == 1 else "subagents"
     return f"{len(labels)} {what}: " + ", ".join(f"“{label}”" for label in labels)
 
 
 def in_short(span: timedelta) -> str:
-    """A span for a line of status: ``12 s``, ``3 min``, ``2 h``."""
+    """A time span in one unit: ``12 s``, ``3 min``, ``2 h``."""
     seconds = max(int(span.total_seconds()), 0)
     if seconds < 120:
         return f"{seconds} s"
@@ -199,7 +206,7 @@ class SpawnArguments(ToolArguments):
 
 
 class Spawn(Tool[SpawnArguments]):
-    """Posts the task under an id made of the call's, so that it is sent exactly once."""
+    """Posts a task under an id made from the call's, so that it is posted exactly once."""
 
     name = "spawn"
     description = (
@@ -225,11 +232,11 @@ class Spawn(Tool[SpawnArguments]):
             trust=context.trust,
         )
         return ToolOutput(
-            f"The subagent “{sent.errand.label}” has the task. Its report will come as a message; "
+            f"The subagent “{sent.parent.label}” has the task. Its report will come as a message; "
             "go on with other work, or end your turn and say what you have begun."
         )
 
-    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+    async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
         if await self._subagents.was_sent(inbound_id, call_id):
             return "The subagent was sent, just before a restart; its report will come."
         return "No subagent was sent: a restart came first. Call again if it is still wanted."

@@ -10,8 +10,9 @@ import os
 import re
 import stat
 import time
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,14 +24,14 @@ from nanobot.core.tool import ArgumentsT, Effect, Tool, ToolArguments, ToolConte
 from nanobot.internet.reading import DocumentReader
 from nanobot.safety.paths import Access, PathResolver, Paths, existing
 from nanobot.safety.redaction import MASK
-from nanobot.store.files import alone_with_files
+from nanobot.store.files import alone_with_files, file_stamp
 from nanobot.tools.images import SOURCE_BYTES, Pictures, mime_of, too_large
 from nanobot.tools.search_worker import bom_of, encoding_of
 
 READ_LINES = 2000
 READ_CHARACTERS = 15_000
 PAGE_CHARACTERS = 500_000
-"""Of a single page of a PDF; what is too long to be shown is spilled into a file."""
+"""Limit for a single page of a PDF; a result too long to show is spilled into a file."""
 PDF_BYTES = 100_000_000
 LIST_ENTRIES = 500
 
@@ -113,23 +114,50 @@ class ReadFile(Tool[ReadFileArguments]):
         return "\n".join(filter(None, (title, reading.text, note)))
 
 
+class _DiskTool(Tool[ArgumentsT]):
+    """A tool whose work is a blocking function of the turn's paths and its arguments."""
+
+    def __init__(self, resolver: PathResolver) -> None:
+        self._resolver = resolver
+
+    async def run(self, args: ArgumentsT, context: ToolContext) -> ToolOutput:
+        paths = self._resolver.for_context(context)
+        return ToolOutput(await asyncio.to_thread(self._run_blocking, paths, args))
+
+    def _run_blocking(self, paths: Paths, args: ArgumentsT) -> str:
+        if self.effect is Effect.READ:
+            return self._work(paths, args)
+        with alone_with_files():  # consolidation edits MEMORY.md
+            return self._work(paths, args)
+
+    @abstractmethod
+    def _work(self, paths: Paths, args: ArgumentsT) -> str: ...
+
+
 class WriteFileArguments(ToolArguments):
     path: str
     content: str
 
 
-class WriteFile(Tool[WriteFileArguments]):
+class WriteFile(_DiskTool[WriteFileArguments]):
     name = "write_file"
     description = "Write a file, replacing what is there; makes missing directories."
     effect = Effect.WRITE
     arguments = WriteFileArguments
 
-    def __init__(self, resolver: PathResolver) -> None:
-        self._resolver = resolver
-
-    async def run(self, args: WriteFileArguments, context: ToolContext) -> ToolOutput:
-        paths = self._resolver.for_context(context)
-        return ToolOutput(await asyncio.to_thread(_alone, _write, paths, args))
+    def _work(self, paths: Paths, args: WriteFileArguments) -> str:
+        path = paths.resolve(args.path, Access.WRITE)
+        name = paths.show(path)
+        is_new = not os.path.lexists(path)
+        if MASK in args.content and not is_new:
+            with os.fdopen(paths.open_file(path), "rb") as file:
+                _refuse_mask(name, args.content, file.read(_EDITED_BYTES))
+        data = args.content.encode()
+        paths.write_file(path, data)
+        lines = args.content.count("\n") + (not args.content.endswith("\n") and bool(data))
+        done = "Created" if is_new else "Replaced"
+        counted = "1 line" if lines == 1 else f"{lines} lines"
+        return f"{done} {name}: {counted}, {readable_size(len(data))}."
 
 
 class EditFileArguments(ToolArguments):
@@ -139,42 +167,91 @@ class EditFileArguments(ToolArguments):
     replace_all: bool = False
 
 
-class EditFile(Tool[EditFileArguments]):
+class EditFile(_DiskTool[EditFileArguments]):
     name = "edit_file"
     description = "Replace a piece of text in a file."
     effect = Effect.WRITE
     arguments = EditFileArguments
 
-    def __init__(self, resolver: PathResolver) -> None:
-        self._resolver = resolver
-
-    async def run(self, args: EditFileArguments, context: ToolContext) -> ToolOutput:
-        paths = self._resolver.for_context(context)
-        return ToolOutput(await asyncio.to_thread(_alone, _edit, paths, args))
+    def _work(self, paths: Paths, args: EditFileArguments) -> str:
+        if not args.old_text:
+            raise ToolError("old_text is empty; use write_file to make or replace a file.")
+        if args.old_text == args.new_text:
+            raise ToolError("old_text and new_text are the same; nothing to change.")
+        path = existing(paths, args.path, Access.WRITE)
+        name = paths.show(path)
+        with os.fdopen(paths.open_file(path), "rb") as file:
+            before = file_stamp(os.fstat(file.fileno()))
+            data = file.read(_EDITED_BYTES + 1)
+        if len(data) > _EDITED_BYTES:
+            raise ToolError(
+                f"{name} is larger than {readable_size(_EDITED_BYTES)}; edit it with exec."
+            )
+        encoding, bom = encoding_of(data), bom_of(data)
+        if encoding is None:
+            raise ToolError(f"{name} is not text.")
+        _refuse_mask(name, args.new_text, data)
+        try:
+            # Bytes that are not UTF-8 come through unharmed.
+            errors = "surrogateescape" if encoding == "utf-8" else "strict"
+            text = data[len(bom) :].decode(encoding, errors)
+        except UnicodeDecodeError as error:
+            raise ToolError(
+                f"{name} is not valid {encoding.upper()}; edit it with exec."
+            ) from error
+        found = list(_occurrences(text, args.old_text))
+        lines = [text.count("\n", 0, match.start()) + 1 for match in found]
+        if not found:
+            raise ToolError(f"old_text does not occur in {name}. {_nearest(text, args.old_text)}")
+        if len(found) > 1 and not args.replace_all:
+            raise ToolError(
+                f"old_text occurs {len(found)} times in {name} (lines {_numbers(lines)}); "
+                "give more of the text around it, or set replace_all."
+            )
+        edited = _replaced(text, found, args.new_text)
+        if file_stamp(path.stat()) != before:
+            raise ToolError(f"{name} was changed by somebody else meanwhile; read it again.")
+        paths.write_file(path, bom + edited.encode(encoding, errors))
+        times = "" if len(found) == 1 else f" {len(found)} times"
+        where = "line" if len(found) == 1 else "lines"
+        return f"Replaced{times} in {name}, {where} {_numbers(lines)}."
 
 
 class ListDirArguments(ToolArguments):
     path: str
 
 
-class ListDir(Tool[ListDirArguments]):
+class ListDir(_DiskTool[ListDirArguments]):
     name = "list_dir"
     description = "List a directory: subdirectories, then files with their sizes."
     effect = Effect.READ
     arguments = ListDirArguments
 
-    def __init__(self, resolver: PathResolver) -> None:
-        self._resolver = resolver
+    def _work(self, paths: Paths, args: ListDirArguments) -> str:
+        path = existing(paths, args.path)
+        name = paths.show(path)
+        total = 0
 
-    async def run(self, args: ListDirArguments, context: ToolContext) -> ToolOutput:
-        paths = self._resolver.for_context(context)
-        return ToolOutput(await asyncio.to_thread(_list, paths, args))
+        def ranked(entries: Iterator[os.DirEntry[str]]) -> Iterator[tuple[bool, str, str]]:
+            nonlocal total
+            for entry in entries:
+                total += 1
+                yield not entry.is_dir(follow_symlinks=False), entry.name, _entry(entry)
+
+        with paths.open_directory(path) as directory, os.scandir(directory) as entries:
+            first = heapq.nsmallest(LIST_ENTRIES, ranked(entries))
+        if not total:
+            return f"{name} is empty."
+        lines = [line for _, _, line in first]
+        if total > len(lines):
+            lines.append(f"[{total - len(lines)} more; use find_files to narrow down]")
+        return "\n".join(lines)
 
 
 class _TextFile:
-    """An open text file, decoded as it is read: nothing of it is kept.
+    """A text file decoded while it is read.
 
-    ``lossy`` tells, once it is read, whether bytes were met that its encoding does not know.
+    After reading, ``lossy`` says whether some bytes were not valid in its encoding.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -311,29 +388,8 @@ def _line_count(file: BinaryIO) -> int | None:
     return count + (last != b"\n")
 
 
-def _alone(work: Callable[[Paths, ArgumentsT], str], paths: Paths, args: ArgumentsT) -> str:
-    """Change a file while nothing else of nanobot does (consolidation edits MEMORY.md)."""
-    with alone_with_files():
-        return work(paths, args)
-
-
-def _write(paths: Paths, args: WriteFileArguments) -> str:
-    path = paths.resolve(args.path, Access.WRITE)
-    name = paths.show(path)
-    is_new = not os.path.lexists(path)
-    if MASK in args.content and not is_new:
-        with os.fdopen(paths.open_file(path), "rb") as file:
-            _refuse_mask(name, args.content, file.read(_EDITED_BYTES))
-    data = args.content.encode()
-    paths.write_file(path, data)
-    lines = args.content.count("\n") + (not args.content.endswith("\n") and bool(data))
-    done = "Created" if is_new else "Replaced"
-    counted = "1 line" if lines == 1 else f"{lines} lines"
-    return f"{done} {name}: {counted}, {readable_size(len(data))}."
-
-
 def _refuse_mask(name: str, text: str, former: bytes) -> None:
-    """A file was shown with its secrets masked: writing the mask back would destroy them."""
+    """Refuse to write the mask over a secret: files are shown with their secrets masked."""
     if MASK in text and MASK.encode() not in former:
         raise ToolError(
             f"{MASK} stands for a secret that was masked for you; {name} keeps the real one. "
@@ -341,48 +397,8 @@ def _refuse_mask(name: str, text: str, former: bytes) -> None:
         )
 
 
-def _edit(paths: Paths, args: EditFileArguments) -> str:
-    if not args.old_text:
-        raise ToolError("old_text is empty; use write_file to make or replace a file.")
-    if args.old_text == args.new_text:
-        raise ToolError("old_text and new_text are the same; nothing to change.")
-    path = existing(paths, args.path, Access.WRITE)
-    name = paths.show(path)
-    with os.fdopen(paths.open_file(path), "rb") as file:
-        before = os.fstat(file.fileno())
-        data = file.read(_EDITED_BYTES + 1)
-    if len(data) > _EDITED_BYTES:
-        raise ToolError(f"{name} is larger than {readable_size(_EDITED_BYTES)}; edit it with exec.")
-    encoding, bom = encoding_of(data), bom_of(data)
-    if encoding is None:
-        raise ToolError(f"{name} is not text.")
-    _refuse_mask(name, args.new_text, data)
-    try:
-        # Bytes that are not UTF-8 come through unharmed.
-        errors = "surrogateescape" if encoding == "utf-8" else "strict"
-        text = data[len(bom) :].decode(encoding, errors)
-    except UnicodeDecodeError as error:
-        raise ToolError(f"{name} is not valid {encoding.upper()}; edit it with exec.") from error
-    found = list(_occurrences(text, args.old_text))
-    lines = [text.count("\n", 0, match.start()) + 1 for match in found]
-    if not found:
-        raise ToolError(f"old_text does not occur in {name}. {_nearest(text, args.old_text)}")
-    if len(found) > 1 and not args.replace_all:
-        raise ToolError(
-            f"old_text occurs {len(found)} times in {name} (lines {_numbers(lines)}); "
-            "give more of the text around it, or set replace_all."
-        )
-    edited = _replaced(text, found, args.new_text)
-    if (after := path.stat()).st_ino != before.st_ino or after.st_mtime_ns != before.st_mtime_ns:
-        raise ToolError(f"{name} was changed by somebody else meanwhile; read it again.")
-    paths.write_file(path, bom + edited.encode(encoding, errors))
-    times = "" if len(found) == 1 else f" {len(found)} times"
-    where = "line" if len(found) == 1 else "lines"
-    return f"Replaced{times} in {name}, {where} {_numbers(lines)}."
-
-
 def _occurrences(text: str, old: str) -> Iterator[re.Match[str]]:
-    """Where ``old`` is, whichever way the lines of the file end."""
+    """The places of ``old``, with either kind of line ending."""
     parts = old.replace("\r\n", "\n").split("\n")
     return re.finditer(r"\r?\n".join(map(re.escape, parts)), text)
 
@@ -456,27 +472,6 @@ def _most_similar(lines: Sequence[str], wanted: str) -> int | None:
             if ratio > best_ratio:
                 best, best_ratio = number, ratio
     return best
-
-
-def _list(paths: Paths, args: ListDirArguments) -> str:
-    path = existing(paths, args.path)
-    name = paths.show(path)
-    total = 0
-
-    def ranked(entries: Iterator[os.DirEntry[str]]) -> Iterator[tuple[bool, str, str]]:
-        nonlocal total
-        for entry in entries:
-            total += 1
-            yield not entry.is_dir(follow_symlinks=False), entry.name, _entry(entry)
-
-    with paths.open_directory(path) as directory, os.scandir(directory) as entries:
-        first = heapq.nsmallest(LIST_ENTRIES, ranked(entries))
-    if not total:
-        return f"{name} is empty."
-    lines = [line for _, _, line in first]
-    if total > len(lines):
-        lines.append(f"[{total - len(lines)} more; use find_files to narrow down]")
-    return "\n".join(lines)
 
 
 def _entry(entry: os.DirEntry[str]) -> str:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 LONG_EDGE = 1568
 """Pixels of the longer side; models scale down what is larger."""
 AREA = 1_150_000
-"""Pixels of a whole picture; the same."""
+"""Pixels of a whole picture; models scale down what is larger."""
 SOURCE_BYTES = 30_000_000
-"""Bytes of a picture as it comes."""
+"""Most bytes of a picture file that is read."""
 SENT_BYTES = 3_750_000
-"""Bytes of a picture as it is sent: 5 MB in base64, the least that providers take."""
+"""Most bytes of a picture that is sent: 5 MB in base64, the lowest limit of the providers."""
 SHOWN_AT_ONCE = 20
-"""Pictures of one request; of more the newest are shown."""
+"""Most pictures in one request; the newest are shown."""
 
 # Pixels that are decoded. A JPEG is decoded smaller than it is, so that it may be larger: the
 # cameras of telephones make pictures of this size.
@@ -67,7 +67,7 @@ DraftT = TypeVar("DraftT", bound=Draft)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A picture fit to send: its bytes, and what there is to say about it."""
+    """A picture fit to send: its bytes, type and description."""
 
     data: bytes
     mime: str
@@ -76,13 +76,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What became of the attachments of a message: pictures, and a line for each that failed."""
+    """The pictures attached to a message, and a line for each that failed."""
 
     images: tuple[Image, ...] = ()
     notes: tuple[str, ...] = ()
 
     def said_with(self, content: str) -> str:
-        """The words of the message with what is to be said of its attachments."""
+        """The message's text followed by the notes."""
         return "\n".join((content, *self.notes)) if self.notes else content
 
 
@@ -100,17 +100,17 @@ def mime_of(head: bytes) -> str | None:
 
 
 class Pictures:
-    """Makes pictures fit to send, one at a time, and keeps them among their session's media."""
+    """Makes pictures fit to send, one at a time, and stores them in their session's media."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._one_at_a_time = asyncio.Lock()  # each takes up to a few hundred MB for a moment
 
     async def keep(self, data: bytes, session_key: str) -> tuple[Image, str]:
-        """The picture as it will be sent, kept on disk, and what there is to say about it.
+        """Store a picture as it will be sent; returns it with its description.
 
-        Raises ToolError, with the reason, when it is none that can be shown, StoreUnavailable when
-        the disk is full.
+        Raises ToolError with the reason if it cannot be shown, StoreUnavailable if the disk is
+        full.
         """
         async with self._one_at_a_time:
             prepared = await asyncio.to_thread(prepare, data)
@@ -174,7 +174,7 @@ def read_picture(path: Path) -> bytes:
 
 
 def without_past_pictures(entries: Iterable[DraftT], inbound_id: str) -> list[DraftT]:
-    """A log's entries with the pictures that came before the turn of ``inbound_id`` only named."""
+    """A log's entries, with pictures from before the turn of ``inbound_id`` replaced by a line."""
     named: list[DraftT] = []
     is_past = True
     for entry in entries:
@@ -188,9 +188,9 @@ def without_past_pictures(entries: Iterable[DraftT], inbound_id: str) -> list[Dr
 
 
 def as_shown(messages: Sequence[ChatMessage], *, vision: bool, model: str) -> list[ChatMessage]:
-    """The messages of a request with the pictures that the model can be shown.
+    """The messages of a request with the pictures that the model can see.
 
-    To a model without ``vision`` each is told of instead; of too many the oldest are.
+    A line replaces every picture for a model without ``vision``, else the oldest of too many.
     """
 
     def stand_in(image: Image) -> str:

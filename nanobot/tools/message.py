@@ -1,4 +1,4 @@
-"""The ``message`` tool: writes to a chat before, or besides, the turn's final answer."""
+"""The ``message`` tool: sends a message before, or besides, the turn's final answer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ QUEUED = "Queued, to go out when `nanobot gateway` runs, which it does not now, 
 
 
 class Outbox(Protocol):
-    """What the tool needs of the bus: what ``queue`` returned from is on the disk.
+    """The part of the bus that the tool uses: once ``queue`` returns, the message is durable.
 
-    ``delivers``: this process delivers what is queued, so that it need not wait for another.
+    ``delivers``: this process delivers queued messages itself.
     """
 
     @property
@@ -36,7 +36,7 @@ class MessageArguments(ToolArguments):
 
 
 class Message(Tool[MessageArguments]):
-    """Queues an outbound under an id made of the call's, so that it is sent exactly once."""
+    """Queues an outbound message under an id made from the call's, so it is sent exactly once."""
 
     name = "message"
     description = (
@@ -90,7 +90,7 @@ class Message(Tool[MessageArguments]):
             )
         return ToolOutput(f"{done} {channel} {chat_id}.")
 
-    async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
+    async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
         if await self._outbox.holds(_outbound_id(inbound_id, call_id)):
             return f"{'Sent' if self._outbox.delivers else 'Queued'}, just before a restart."
         return "Not sent: a restart came first. Send it again if it is still wanted."

@@ -29,13 +29,13 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")  # what providers take as the
 
 @dataclass(frozen=True, slots=True)
 class ToolHost:
-    """What a tool of another package is given: the environment, and a folder of its own."""
+    """The environment and a folder of its own, given to a tool of another package."""
 
     environ: Mapping[str, str]
     folder: Path
 
     def data_dir(self) -> Path:
-        """A private folder for what the package keeps; made when it is first asked for."""
+        """A private folder for the package's data, made on first use."""
         for place in (self.folder.parent, self.folder):
             place.mkdir(mode=0o700, exist_ok=True)
         return self.folder
@@ -50,10 +50,9 @@ class Plugins:
 
 
 def load_plugins(home: Home, environ: Mapping[str, str], taken: Iterable[str]) -> Plugins:
-    """The tools of all installed packages; one that is broken is logged and left out.
+    """The tools of all installed packages; a broken one is logged and left out.
 
-    ``taken`` are the names of the tools that are there already and keep their names. Imports
-    other people's modules: blocks.
+    ``taken`` are the names of the built-in tools. Blocks: imports other people's modules.
     """
     tools: dict[str, Tool[Any]] = {}
     problems: list[str] = []
@@ -107,7 +106,7 @@ def _loaded(entry: EntryPoint, host: ToolHost) -> Tool[Any]:
 
 
 def _for_owners(tool: Tool[Any]) -> Tool[Any]:
-    """``tool`` for the owner's turns: whoever wrote it need not know that there are guests."""
+    """``tool`` for the owner's turns only, so that its author need not think of guests."""
 
     class ForOwners(Tool[Any]):
         name = tool.name
@@ -125,8 +124,8 @@ def _for_owners(tool: Tool[Any]) -> Tool[Any]:
                 raise TypeError(f"{tool.name} gave {type(output).__name__}, no ToolOutput")
             return output
 
-        async def aftermath(self, inbound_id: str, call_id: str) -> str | None:
-            return await tool.aftermath(inbound_id, call_id)
+        async def recovered_call(self, inbound_id: str, call_id: str) -> str | None:
+            return await tool.recovered_call(inbound_id, call_id)
 
         async def stopped(self, inbound_id: str) -> None:
             await tool.stopped(inbound_id)

@@ -1,4 +1,4 @@
-"""The tools of a profile in a fixed order, and the one way to call them."""
+"""The tools of a profile in a fixed order, and how they are called."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from nanobot.core.text import one_line, read_json
 from nanobot.core.tool import DEFAULT_TIMEOUT_S, Effect, Tool, ToolContext, ToolOutput
 from nanobot.internet.reading import DocumentReader
 from nanobot.safety.paths import PathResolver
-from nanobot.shell.background import BackgroundProcesses
-from nanobot.shell.commands import CommandRunner
+from nanobot.shell.commands import BackgroundProcesses, CommandRunner
 from nanobot.shell.exec import Exec, Process
 from nanobot.tools.files import EditFile, ListDir, ReadFile, WriteFile
 from nanobot.tools.images import Pictures
@@ -35,16 +34,16 @@ _SUMMARY_LENGTH = 80
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to; when not ``ok``, the output's text says why and how to mend it."""
+    """The result of a call; if not ``ok``, the text says why it failed and what to do."""
 
     output: ToolOutput
     ok: bool
 
 
 class ToolRegistry:
-    """An ordered set of tools. ``mask`` takes the secrets out of everything they say.
+    """An ordered set of tools. ``mask`` removes secrets from their results.
 
-    ``timeout_s`` is the wall-clock limit of the tools that name none of their own.
+    ``timeout_s`` is the wall-clock limit of tools without one of their own.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class ToolRegistry:
                 raise ValueError(f"two tools are named {tool.name!r}")
             self._tools[tool.name] = tool
         self._specs = {tool.name: tool.spec() for tool in self._tools.values()}
-        self._mask: Mask = mask or _unmasked
+        self._mask: Mask = mask or str
         self._timeout_s = timeout_s
 
     @property
@@ -68,11 +67,11 @@ class ToolRegistry:
         return tuple(self._tools)
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What the model is told of the tools, always in the same order."""
+        """The tools as the model sees them, always in the same order."""
         return tuple(self._specs.values())
 
     def without(self, *names: str) -> ToolRegistry:
-        """The same tools but for some, for a profile that must not have them."""
+        """A registry without some of the tools, for a profile that must not have them."""
         kept = (tool for name, tool in self._tools.items() if name not in names)
         return ToolRegistry(kept, mask=self._mask, timeout_s=self._timeout_s)
 
@@ -82,15 +81,13 @@ class ToolRegistry:
         return Effect.WRITE if tool is None else tool.effect
 
     def polls(self, name: str) -> bool:
-        """Whether the same call of a tool, with the same result, is how one waits with it."""
+        """Whether repeating the same call of a tool is a way to wait."""
         tool = self._tools.get(name)
         return tool is not None and tool.polls
 
     def parameters_of(self, name: str) -> Mapping[str, Any]:
         """The JSON Schemas of a tool's parameters by name; none for a tool there is not."""
-        spec = self._specs.get(name)
-        parameters: Mapping[str, Any] = spec.parameters.get("properties", {}) if spec else {}
-        return parameters
+        return _properties(self._specs[name]) if name in self._specs else {}
 
     def summary(self, call: ToolCall) -> str:
         """The arguments of a call in one line of at most 80 characters, secrets masked."""
@@ -100,8 +97,7 @@ class ToolRegistry:
             arguments = call.arguments
         if isinstance(arguments, dict):
             # In the tool's order, whatever the model's: a path tells more than a file's content.
-            spec = self._specs.get(call.name)
-            known = spec.parameters.get("properties", {}) if spec else {}
+            known = self.parameters_of(call.name)
             names = [name for name in known if name in arguments]
             names += [name for name in arguments if name not in known]
             shown = [_plain(arguments[name]) for name in names[:1]]
@@ -112,15 +108,20 @@ class ToolRegistry:
         return one_line(self._mask(text[:10_000]), _SUMMARY_LENGTH)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        """Run one call within its time; only a cancellation leaves as an exception."""
+        """Run one call within its time limit; raises nothing but CancelledError."""
         result = await self._execute(call, context)
         output = replace(result.output, text=self._mask(result.output.text))
         return ToolResult(output, result.ok)
 
     async def _execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         try:
-            tool = self._find(call.name)
-            arguments = _validated(tool, _parsed(tool, call.arguments))
+            tool = self._tools.get(call.name)
+            if tool is None:
+                near = difflib.get_close_matches(call.name, self._tools, n=3, cutoff=0.5)
+                known = f"there are {', '.join(self._tools)}."
+                hint = f"did you mean {' or '.join(near)}?" if near else known
+                raise ToolError(f"There is no tool {call.name!r}; {hint}")
+            arguments = _validated(tool, self._specs[tool.name], call.arguments)
             seconds = self._timeout_s if tool.timeout_s == DEFAULT_TIMEOUT_S else tool.timeout_s
             async with asyncio.timeout(seconds) as limit:
                 output = await tool.run(arguments, context)
@@ -134,13 +135,13 @@ class ToolRegistry:
             return self._defect(call, context, error)
         return ToolResult(output, ok=True)
 
-    async def aftermath(self, call: ToolCall, inbound_id: str) -> str | None:
-        """What became of a call that a crash cut off; None when nobody can know."""
+    async def recovered_call(self, call: ToolCall, inbound_id: str) -> str | None:
+        """The result of a call that a crash interrupted; None if it cannot be known."""
         tool = self._tools.get(call.name)
-        return None if tool is None else await tool.aftermath(inbound_id, call.id)
+        return None if tool is None else await tool.recovered_call(inbound_id, call.id)
 
     async def stopped(self, inbound_id: str) -> None:
-        """Have every tool end what it left running in a turn that the user stopped."""
+        """Tell every tool that the user stopped a turn, to end what it left running."""
         for tool in self._tools.values():
             try:
                 await tool.stopped(inbound_id)
@@ -148,20 +149,6 @@ class ToolRegistry:
                 logger.bind(inbound=inbound_id).opt(exception=error).error(
                     "tool {} failed to end what a stopped turn left running", tool.name
                 )
-
-    def _find(self, name: str) -> AnyTool:
-        tool = self._tools.get(name)
-        if tool is None:
-            near = difflib.get_close_matches(name, self._tools, n=3, cutoff=0.5)
-            raise ToolError(
-                f"There is no tool {name!r}; "
-                + (
-                    f"did you mean {' or '.join(near)}?"
-                    if near
-                    else f"there are {_list(self.names)}."
-                )
-            )
-        return tool
 
     def _defect(self, call: ToolCall, context: ToolContext, error: Exception) -> ToolResult:
         logger.bind(session=context.session_key, inbound=context.inbound_id).opt(
@@ -192,10 +179,6 @@ def default_tools(
     )
 
 
-def _unmasked(text: str) -> str:
-    return text
-
-
 def _failure(text: str, trust: Trust = Trust.TRUSTED) -> ToolResult:
     return ToolResult(ToolOutput(text, trust), ok=False)
 
@@ -204,12 +187,8 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
-def _parsed(tool: AnyTool, text: str) -> dict[str, Any]:
-    """A model's arguments as an object. What only reads may have its arguments completed."""
+def _parsed(tool: AnyTool, spec: ToolSpec, text: str) -> dict[str, Any]:
+    """A model's arguments as an object; broken ones are repaired for tools that only read."""
     try:
         value = read_json(text if text.strip() else "{}")
     except (EOFError, ValueError) as error:
@@ -220,30 +199,25 @@ def _parsed(tool: AnyTool, text: str) -> dict[str, Any]:
                 f"The arguments of {tool.name} are no JSON ({error}) and nothing was done. "
                 "Send the call again."
             ) from error
-        value = _completed(text)
+        import json_repair
+
+        try:
+            value = json_repair.loads(text)
+        except (ValueError, RecursionError):
+            value = None
     if not isinstance(value, dict):
-        raise ToolError(f"The arguments of {tool.name} are not a JSON object. {_signature(tool)}")
+        raise ToolError(f"The arguments of {tool.name} are not a JSON object. {_signature(spec)}")
     # A half of a surrogate pair (a cut emoji) cannot be written to any file.
     cleaned: dict[str, Any] = _well_formed(value) if "\\ud" in text.lower() else value
     return cleaned
 
 
 def cut_off(name: str) -> str:
-    """What the model reads of a call to the tool ``name`` whose end may be missing."""
+    """The error text for a call whose arguments may have been cut off."""
     return (
         f"The arguments of {name} end in the middle and nothing was done. "
         "Send the call again, long content in several parts."
     )
-
-
-def _completed(text: str) -> object:
-    """A guess at what a model meant; None where nobody can tell."""
-    import json_repair
-
-    try:
-        return json_repair.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _well_formed(value: Any) -> Any:
@@ -256,47 +230,44 @@ def _well_formed(value: Any) -> Any:
     return value
 
 
-def _validated(tool: AnyTool, values: Mapping[str, Any]) -> Any:
+def _validated(tool: AnyTool, spec: ToolSpec, text: str) -> Any:
     # `null` is how many models write "not given".
+    required = spec.parameters.get("required", ())
     given = {
         name: value
-        for name, value in values.items()
-        if value is not None or name in _required(tool)
+        for name, value in _parsed(tool, spec, text).items()
+        if value is not None or name in required
     }
     try:
         return tool.arguments.model_validate(given)
     except ValidationError as error:
-        problems = "; ".join(_problem(tool, detail) for detail in error.errors(include_url=False))
+        problems = "; ".join(_problem(spec, detail) for detail in error.errors(include_url=False))
         raise ToolError(
-            f"Wrong arguments for {tool.name}: {problems}. {_signature(tool)}"
+            f"Wrong arguments for {tool.name}: {problems}. {_signature(spec)}"
         ) from error
 
 
-def _problem(tool: AnyTool, detail: ErrorDetails) -> str:
+def _problem(spec: ToolSpec, detail: ErrorDetails) -> str:
     field = ".".join(map(str, detail["loc"])) or "arguments"
     if detail["type"] == "missing":
         return f"{field} is required"
     if detail["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(field, _properties(tool), n=1)
+        near = difflib.get_close_matches(field, _properties(spec), n=1)
         return f"there is no {field}" + (f" (did you mean {near[0]}?)" if near else "")
     given = one_line(repr(detail["input"]), 60)
     return f"{field}: {detail['msg'][:1].lower()}{detail['msg'][1:]}, not {given}"
 
 
-def _signature(tool: AnyTool) -> str:
+def _signature(spec: ToolSpec) -> str:
     """The parameters of a tool in a line, as a reminder."""
-    required = _required(tool)
+    required = spec.parameters.get("required", ())
     parameters = (
         f"{name} ({schema.get('type', 'any')}{', required' if name in required else ''})"
-        for name, schema in _properties(tool).items()
+        for name, schema in _properties(spec).items()
     )
-    return f"Parameters: {_list(parameters) or 'none'}."
+    return f"Parameters: {', '.join(parameters) or 'none'}."
 
 
-def _properties(tool: AnyTool) -> Mapping[str, Mapping[str, Any]]:
-    properties: Mapping[str, Mapping[str, Any]] = tool.spec().parameters.get("properties", {})
+def _properties(spec: ToolSpec) -> Mapping[str, Mapping[str, Any]]:
+    properties: Mapping[str, Mapping[str, Any]] = spec.parameters.get("properties", {})
     return properties
-
-
-def _required(tool: AnyTool) -> frozenset[str]:
-    return frozenset(tool.spec().parameters.get("required", ()))

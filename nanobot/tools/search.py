@@ -6,9 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
-import stat
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +16,13 @@ from pydantic import Field
 from nanobot.core.errors import ToolError
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.safety.paths import PathResolver, Paths, existing
-from nanobot.shell.process_tree import uninterrupted
+from nanobot.shell.process_tree import run_worker
 from nanobot.tools import search_worker
-from nanobot.tools.search_worker import IGNORE_FILES, Outcome, Request
+from nanobot.tools.search_worker import IGNORE_FILES, Request, Summary
 
 SEARCH_SECONDS = 15.0
 
 _KILL_AFTER_S = 2.0
-_LINE_LIMIT = 1024 * 1024
 
 
 class FindFilesArguments(ToolArguments):
@@ -105,26 +101,26 @@ class Grep(Tool[GrepArguments]):
             last = (path, number)
             mark = ":" if is_match else "-"
             lines.append(f"{_under(paths, root, path)}{mark}{number}{mark} {line}")
-        text = "\n".join(lines) or f"No line matches ({found.outcome['files']} files searched)."
+        text = "\n".join(lines) or f"No line matches ({found.summary['files']} files searched)."
         return ToolOutput(text + found.remark(args.limit), paths.trust_of(root))
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The hits of a search as the worker wrote them, and how it ended."""
+    """The hits of a search as the worker wrote them, and its summary."""
 
     hits: Sequence[list[Any]]
-    outcome: Outcome
+    summary: Summary
 
     def remark(self, limit: int) -> str:
-        """What the model has to know of a search that did not see everything."""
+        """A remark for the model on a search that did not see everything."""
         remarks = {
             "limit": f"only the first {limit} are shown; narrow the search or raise limit",
             "time": "the search took too long and was stopped; narrow it, or simplify the pattern",
         }
-        remark = remarks.get(self.outcome["end"])
-        if remark is None and self.outcome["skipped"]:
-            remark = f"{self.outcome['skipped']} too large or unreadable left out"
+        remark = remarks.get(self.summary["end"])
+        if remark is None and self.summary["skipped"]:
+            remark = f"{self.summary['skipped']} too large or unreadable left out"
         return f"\n[{remark}]" if remark else ""
 
 
@@ -151,54 +147,23 @@ async def _search(
             hidden=[str(path.relative_to(root)) for path in paths.hidden() if root in path.parents],
             outer_rules=await asyncio.to_thread(_outer_rules, paths, root),
         )
-        found = await _worked(request)
-    if found.outcome["end"] == "error":
-        raise ToolError(f"{found.outcome['reason'].capitalize()}.")
-    return found
-
-
-async def _worked(request: Request) -> _Found:
-    """Let a process do it; what it had found counts even if it must be killed."""
-    hits: list[list[Any]] = []
-    outcome = Outcome(end="error", reason="the search broke off", files=0, skipped=0)
-    worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-X", "utf8", "-W", "ignore", search_worker.__file__),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={},
-        pass_fds=(request["descriptor"],),
-        limit=_LINE_LIMIT,
-        start_new_session=True,
-    )
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    try:
-        async with asyncio.timeout(request["seconds"] + _KILL_AFTER_S):
-            worker.stdin.write(json.dumps(request).encode())
-            worker.stdin.close()
-            async for line in worker.stdout:
-                message = json.loads(line)
-                if isinstance(message, list):
-                    hits.append(message)
-                else:
-                    outcome = message
-    except TimeoutError:
-        outcome = Outcome(end="time", reason="", files=0, skipped=0)
-    finally:
-        if not worker.stdout.at_eof():
-            # Not worker.kill(): subprocess then reaps a process that has just ended, under the
-            # eyes of the thread in which asyncio waits for it.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.pid, signal.SIGKILL)
-        await uninterrupted(_buried(worker, worker.stdout))
-    return _Found(hits, outcome)
-
-
-async def _buried(worker: asyncio.subprocess.Process, output: asyncio.StreamReader) -> None:
-    # Some versions of Python wait for the end of the output, which nobody would read any more.
-    await output.read()
-    await worker.wait()
+        answer, exit_code = await run_worker(
+            search_worker.__file__,
+            json.dumps(request).encode(),
+            seconds=seconds + _KILL_AFTER_S,
+            pass_fds=(descriptor,),
+        )
+    *lines, _ = answer.split(b"\n")  # the last is empty, or was cut off when the worker was killed
+    messages = [json.loads(line) for line in lines]
+    if messages and isinstance(messages[-1], dict):
+        summary: Summary = messages.pop()
+    elif exit_code is None:
+        summary = Summary(end="time", reason="", files=0, skipped=0)
+    else:
+        summary = Summary(end="error", reason="the search broke off", files=0, skipped=0)
+    if summary["end"] == "error":
+        raise ToolError(f"{summary['reason'].capitalize()}.")
+    return _Found(messages, summary)
 
 
 @contextlib.contextmanager
@@ -217,7 +182,7 @@ def _opened(paths: Paths, root: Path) -> Iterator[int]:
 def _outer_rules(paths: Paths, root: Path) -> list[tuple[str, str]]:
     """The ignore files above ``root``, nearest first: those of the workspace or repository.
 
-    None of them if they ignore ``root`` itself: who names an ignored directory means it.
+    Empty if they ignore ``root`` itself, since the model asked for it by name.
     """
     rules: list[tuple[str, str]] = []
     directory = root
@@ -227,23 +192,13 @@ def _outer_rules(paths: Paths, root: Path) -> list[tuple[str, str]]:
         directory = directory.parent
         prefix = f"{root.relative_to(directory).as_posix()}/"
         for name in reversed(IGNORE_FILES):
-            text = _regular_text(directory / name)
+            text = search_worker.ignore_file_text(str(directory / name))
             if text:
                 rules.append((prefix, text))
     checked = search_worker.Rules()
     for prefix, text in reversed(rules):
         checked = checked.with_file(prefix, text)
     return [] if checked.ignore("") else rules
-
-
-def _regular_text(path: Path) -> str:
-    try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > 1_000_000:
-            return ""
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _under(paths: Paths, root: Path, path: str) -> str:

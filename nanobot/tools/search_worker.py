@@ -1,11 +1,11 @@
-"""Walks directories and searches files in a process of its own, which can be killed.
+"""A worker program that walks directories and searches files.
 
-Python's regular expressions hold the interpreter's lock while they match, and a pattern can take
-for ever: in the daemon it would stop every chat. Run as a program (``python -I search_worker.py``)
-it reads one request as JSON from standard input and writes JSON lines to standard output: hits
-(lists) as they are found, at last an object with what became of the search. It has the daemon's
-rights but starts from a descriptor it was given and never follows a symbolic link. Nothing but
-the standard library is imported, and pathspec where there is an ignore file.
+A regular expression holds the interpreter's lock while it matches and can take for ever, so
+searches run in a process of their own that can be killed. The program
+(``python -I search_worker.py``) reads one request as JSON from standard input and writes JSON
+lines to standard output: hits (lists) as they are found, last a summary (an object). It has the
+daemon's rights, but starts from a given descriptor and never follows a symbolic link. It imports
+only the standard library, and pathspec where there is an ignore file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILES = (".gitignore", ".ignore")  # the later rules
-# Never what is looked for, and large: history, dependencies, caches.
+# Large and never searched: history, dependencies, caches.
 _SKIPPED = frozenset(
     {
         *(".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".cache", ".npm"),
@@ -69,8 +69,8 @@ class Request(TypedDict):
     outer_rules: list[tuple[str, str]]
 
 
-class Outcome(TypedDict):
-    """How a search ended: ``end`` is done, limit, time or error (then with ``reason``)."""
+class Summary(TypedDict):
+    """How a search ended: ``end`` is done, limit, time or error (with ``reason``)."""
 
     end: str
     reason: str
@@ -79,7 +79,7 @@ class Outcome(TypedDict):
 
 
 class Ended(Exception):
-    """The search is over before everything was seen."""
+    """The search stopped before it saw everything."""
 
     def __init__(self, end: str, reason: str = "") -> None:
         super().__init__(end)
@@ -117,7 +117,7 @@ class Rules:
 
 
 class Search:
-    """One search; owned by ``main``."""
+    """One search."""
 
     def __init__(self, request: Request, emit: Emit) -> None:
         self._request = request
@@ -158,7 +158,7 @@ class Search:
             return
         for name in IGNORE_FILES:
             if any(entry.name == name for entry in entries):
-                text = _small_text(directory, name)
+                text = ignore_file_text(name, directory)
                 rules = rules.with_file("", text) if text else rules
         for entry in entries:
             self._check_time()
@@ -316,10 +316,10 @@ def _translated(glob: str) -> Iterator[str]:
     yield ")" * braces
 
 
-def _small_text(directory: int, name: str) -> str:
-    """An ignore file's text; nothing if it is no ordinary file of ordinary size."""
+def ignore_file_text(path: str, directory: int | None = None) -> str:
+    """An ignore file's text, ``path`` seen from ``directory``; "" unless a small regular file."""
     try:
-        descriptor = os.open(name, _OPEN, dir_fd=directory)
+        descriptor = os.open(path, _OPEN, dir_fd=directory)
     except OSError:
         return ""
     with os.fdopen(descriptor, "rb") as file:
@@ -338,7 +338,7 @@ def _excerpt(line: str, start: int) -> str:
     return "…" * (begin > 0) + line[begin:end] + "…" * (end < len(line))
 
 
-def search(request: Request, emit: Emit) -> Outcome:
+def search(request: Request, emit: Emit) -> Summary:
     """Run a search; hits go to ``emit`` as they are found."""
     found: Search | None = None
     end, reason = "done", ""
@@ -349,7 +349,7 @@ def search(request: Request, emit: Emit) -> Outcome:
         end, reason = ended.end, ended.reason
     except (re.error, MemoryError, RecursionError) as error:
         end, reason = "error", f"{type(error).__name__}: {error}"
-    return Outcome(
+    return Summary(
         end=end,
         reason=reason,
         files=found.files if found else 0,

@@ -35,8 +35,7 @@ from nanobot.core.errors import (
     RetryLater,
 )
 from nanobot.core.events import Emit, Event, Notice, ignore
-from nanobot.providers.litellm_chat import LiteLLMChat
-from nanobot.providers.litellm_package import LiteLLM
+from nanobot.providers.litellm import LiteLLM, LiteLLMChat
 from nanobot.providers.quirks import quirks_at
 from tests.fakes import gemini_replies
 from tests.fakes.anthropic_replies import SIGNATURE

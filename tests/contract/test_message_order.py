@@ -25,11 +25,11 @@ from nanobot.core.chat import Image
 from nanobot.core.events import ignore
 from nanobot.core.messages import InboundMessage, Role
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
-from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
-from nanobot.providers.refusals import Refusals
+from nanobot.providers.openai import TLS
+from nanobot.providers.quirks import Refusals
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures

@@ -29,8 +29,7 @@ from nanobot.core.chat import (
 )
 from nanobot.core.errors import BadRequest, ConfigError, ContextOverflow, RetryLater
 from nanobot.core.events import Emit, Event, Notice, TextDelta, ignore
-from nanobot.providers.connections import TLS
-from nanobot.providers.openai_chat import OpenAIChat
+from nanobot.providers.openai import TLS, OpenAIChat
 from nanobot.providers.quirks import Quirks, ReasoningBack
 from tests.fakes.model_server import Ending, Framing, ModelServer, Reply, Request
 
@@ -498,7 +497,7 @@ async def test_only_an_https_endpoint_needs_a_tls_context(server: ModelServer) -
 
 def test_importing_the_adapter_imports_no_http_client() -> None:
     code = (
-        "import sys, nanobot.providers.openai_chat, nanobot.providers.resilient;"
+        "import sys, nanobot.providers.openai, nanobot.providers.resilient;"
         "print([name for name in ('httpx', 'pydantic', 'litellm') if name in sys.modules])"
     )
 

@@ -42,9 +42,8 @@ from nanobot.core.errors import (
 )
 from nanobot.core.events import Event, ReasoningDelta, TextDelta, ignore
 from nanobot.core.ports import LLMProvider
-from nanobot.providers.litellm_chat import LiteLLMChat
-from nanobot.providers.litellm_package import LiteLLM
-from nanobot.providers.openai_chat import OpenAIChat
+from nanobot.providers.litellm import LiteLLM, LiteLLMChat
+from nanobot.providers.openai import OpenAIChat
 from nanobot.providers.quirks import quirks_at
 from tests.fakes.asked import Asked, asked
 from tests.fakes.model_server import (

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from nanobot.core.chat import LLMResponse, ModelRequest, UserMessage
 from nanobot.core.errors import ProviderError
 from nanobot.core.ports import LLMProvider
-from nanobot.providers.litellm_chat import LiteLLMChat
-from nanobot.providers.litellm_package import LiteLLM
-from nanobot.providers.openai_chat import OpenAIChat
+from nanobot.providers.litellm import LiteLLM, LiteLLMChat
+from nanobot.providers.openai import OpenAIChat
 from tests.fakes.model_server import ModelServer, Reply
 
 KEY = "sk-fake-0123456789abcdef"

@@ -24,10 +24,9 @@ from nanobot.core.chat import (
 from nanobot.core.errors import BadRequest
 from nanobot.core.events import Event, TextDelta, ignore
 from nanobot.core.ports import LLMProvider
-from nanobot.providers.litellm_chat import LiteLLMChat
-from nanobot.providers.litellm_package import LiteLLM
+from nanobot.providers.litellm import LiteLLM, LiteLLMChat
 from nanobot.providers.offline import OfflineModel
-from nanobot.providers.openai_chat import OpenAIChat
+from nanobot.providers.openai import OpenAIChat
 from tests.fakes.model_server import ModelServer, Reply, Request
 
 KEY = "sk-fake-0123456789abcdef"

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from nanobot.channels.telegram.channel import TelegramChannel
-from nanobot.channels.telegram.connections import Limits
+from nanobot.channels.telegram.connections import Limits, Time
 from nanobot.config.schema import TelegramConfig
 from nanobot.core.errors import ConfigError, StoreUnavailable
 from nanobot.core.messages import InboundMessage, Role
@@ -577,8 +577,8 @@ def test_a_channel_without_a_token_is_a_mistake_in_the_config(inbox: FakeInbox) 
             gate=Gate([]),
             intake=inbox,
             menu=tuple,
-            clock=Hurry().clock,
             tls=no_tls,
+            time=Time(Hurry().clock),
         )
 
 

@@ -37,7 +37,7 @@ async def api() -> AsyncIterator[BotApi]:
 @pytest.fixture
 async def channel(api: BotApi) -> AsyncIterator[TelegramChannel]:
     """A channel that only sends."""
-    channel = build(api, FakeInbox(), limits=Limits(send_s=0.3))
+    channel = build(api, FakeInbox(), limits=Limits(call_s=0.3))
     yield channel
     await channel.aclose()
 

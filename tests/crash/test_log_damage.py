@@ -31,7 +31,7 @@ from nanobot.core.turn_header import TurnHeader
 from nanobot.providers.wire import wire_messages
 from nanobot.session.entries import Draft, EntryKind, Replaced
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures

@@ -22,7 +22,7 @@ from typing import Any
 
 from nanobot.bus.bus import MessageBus
 from nanobot.core.messages import OutboundMessage
-from nanobot.cron.jobs import JobEdits, JobFile, Payload, Wish
+from nanobot.cron.jobs import JobFile, Payload, ScheduleRequest
 from nanobot.store.database import Database
 from tests.crash.jobs import Job, Kind, Ledger, marks_in, reply_to
 from tests.crash.wire import refusals
@@ -149,7 +149,7 @@ class World:
 
     def schedule(self, count: int) -> list[Job]:
         """Have the gateway take up hourly jobs: reminders and tasks in turns."""
-        edits = JobEdits(JobFile(self.home / "cron" / "jobs.json"))
+        file = JobFile(self.home / "cron" / "jobs.json")
         jobs = [self._made(Kind.TALK) for _ in range(count)]
         for n, job in enumerate(jobs):
             is_task = n % 2 == 0
@@ -160,8 +160,8 @@ class World:
                 channel="telegram",
                 to=str(CHATS[n]),
             )
-            wish = Wish(every_seconds=HOUR_S)
-            edits.add(job.token, job.token, wish, payload, datetime.now(UTC))
+            when = ScheduleRequest(every_seconds=HOUR_S)
+            file.add(job.token, job.token, when, payload, datetime.now(UTC))
         deadline = time.monotonic() + PATIENCE_S
         while self._read("SELECT count(*) FROM job_state WHERE job = ?", jobs[-1].token) == 0:
             if time.monotonic() > deadline:
@@ -302,8 +302,8 @@ class World:
         return int(number)
 
     def _new(self) -> list[Job]:
-        # A copy: the fake model asks from its thread while jobs are added.
-        return [job for token, job in list(self.jobs.items()) if token not in self._checked]
+        # The fake model asks from its thread while jobs are added: ``copy`` runs in one step.
+        return [job for token, job in self.jobs.copy().items() if token not in self._checked]
 
     def _copies(self) -> dict[str, list[bool]]:
         """For each mark whether its copies in the chats were marked as repetitions."""

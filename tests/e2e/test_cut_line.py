@@ -40,7 +40,7 @@ SPIN = """
 import sys
 from nanobot import runtime
 from nanobot.cli.main import main
-from nanobot.providers.openai_chat import OpenAIChat
+from nanobot.providers.openai import OpenAIChat
 
 runtime._LOOK_S = 0.5
 

@@ -28,7 +28,7 @@ RUN = (
     + """
 from nanobot.cli import gateway_run
 from nanobot.cli.main import main
-from nanobot.providers import litellm_package
+from nanobot.providers import litellm as litellm_package
 
 at_ready = []
 tell = gateway_run.Notifier.tell

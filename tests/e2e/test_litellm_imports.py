@@ -51,7 +51,7 @@ from pydantic import SecretStr
 from nanobot.config.schema import AgentDefaults, ProviderConfig, ProvidersConfig
 from nanobot.core.chat import ModelRequest, UserMessage
 from nanobot.providers.models import Models
-from nanobot.providers.connections import TLS
+from nanobot.providers.openai import TLS
 """
     + IMPORT_SEEN
     + """

@@ -14,7 +14,7 @@ TOOL = "save_memory"
 
 
 def is_digest(request: Request) -> bool:
-    """Whether a request asks for a conversation to be digested."""
+    """Whether a request asks for the consolidation of a conversation."""
     return TOOL in request.tools
 
 

@@ -12,10 +12,9 @@ from typing import TypeVar
 from loguru import logger
 from pydantic import SecretStr
 
-from nanobot.bus.bus import Poison
+from nanobot.bus.inbox import Poison
 from nanobot.channels.telegram.channel import TelegramChannel
-from nanobot.channels.telegram.connections import Limits
-from nanobot.channels.telegram.sending import Sleep
+from nanobot.channels.telegram.connections import Limits, Time
 from nanobot.config.schema import TelegramConfig
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import Channel
@@ -143,19 +142,20 @@ def build(
     config = TelegramConfig(
         enabled=True, token=SecretStr(api.token if token is None else token), api_base=api.root
     )
-    sleep: Sleep = asyncio.sleep if time is None else time.sleep
-    monotonic = asyncio.get_running_loop().time if time is None else time.monotonic
+    kept = time or Hurry()
     return TelegramChannel(
         config,
         gate=Gate(allow),
         intake=inbox,
         menu=lambda: menu,
-        clock=(time or Hurry()).clock,
         tls=no_tls,
+        time=Time(
+            kept.clock,
+            sleep=asyncio.sleep if time is None else kept.sleep,
+            monotonic=asyncio.get_running_loop().time if time is None else kept.monotonic,
+            jitter=lambda: 1.0,
+        ),
         limits=limits,
-        sleep=sleep,
-        monotonic=monotonic,
-        jitter=lambda: 1.0,
     )
 
 

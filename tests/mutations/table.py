@@ -26,6 +26,7 @@ class Mutation:
     tests: tuple[str, ...]
 
 
+ACTOR = "nanobot/bus/session_actor.py"
 BUS = "nanobot/bus/bus.py"
 DELIVERY = "nanobot/bus/delivery.py"
 DISPATCHER = "nanobot/bus/dispatcher.py"
@@ -97,7 +98,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         4,
         "a second message does not correct the running turn",
-        DISPATCHER,
+        ACTOR,
         "offered = [one for one in self.mailbox if one not in running.waited]",
         "offered = []",
         ("tests/unit/test_dispatcher.py::test_what_arrives_during_a_turn_steers_it",),
@@ -119,8 +120,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         5,
         "what is acknowledged is not on the disk yet, and a power cut loses it",
         BUS,
-        "            committed = await self._database.write(write, durable=True)",
-        "            committed = await self._database.write(write)",
+        "            rows = await self._database.write(write, durable=True)",
+        "            rows = await self._database.write(write)",
         (
             "tests/crash/test_syncs.py"
             "::test_a_sync_stands_before_the_acknowledgement_the_command_and_the_send",
@@ -140,7 +141,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         5,
         "a message is sent that the outbox takes for unsent after a power cut",
-        BUS,
+        "nanobot/bus/outbox.py",
         "            )\n\n        await self._database.write(write, durable=True)\n\n"
         "    async def attempting",
         "            )\n\n        await self._database.write(write)\n\n    async def attempting",
@@ -182,7 +183,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         5,
         "a message that kills the process kills it for ever",
-        DISPATCHER,
+        ACTOR,
         "            if attempts > MAX_ATTEMPTS:\n",
         "            if attempts > 1000:\n",
         (
@@ -204,7 +205,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         6,
         "an update that comes twice is answered twice",
-        BUS,
+        "nanobot/bus/inbox.py",
         '"INSERT OR IGNORE INTO inbox (id, session, channel, payload, received_at) "',
         '"INSERT OR REPLACE INTO inbox (id, session, channel, payload, received_at) "',
         ("tests/unit/test_dispatcher.py::test_the_same_id_is_accepted_once",),
@@ -273,8 +274,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         11,
         "a send that is refused is swallowed",
         DELIVERY,
-        "            await bus.bury(message.id, str(error))\n",
-        "            await bus.nothing_to_send(message.id)\n",
+        "            await bus.outbox.dead_letter(message.id, str(error))\n",
+        "            await bus.outbox.nothing_to_send(message.id)\n",
         (
             "tests/unit/test_delivery.py"
             "::test_a_refusal_for_good_is_a_dead_letter_and_the_next_goes_on",
@@ -285,7 +286,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a stranger's message is looked at before the allow list",
         "nanobot/channels/telegram/updates.py",
         "        if role is None:\n",
-        "        message = Message.model_validate(raw)\n        if role is None:\n",
+        "        message = Message.model_validate(update.message)\n        if role is None:\n",
         (
             "tests/unit/test_telegram_updates.py"
             "::test_a_stranger_is_turned_away_before_the_message_is_looked_at",
@@ -295,8 +296,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         12,
         "typing for ever",
         "nanobot/channels/telegram/sending.py",
-        "until = self._monotonic() + self._limits.typing_most_s",
-        "until = self._monotonic() + 10 * self._limits.typing_most_s",
+        "until = self._time.monotonic() + self._limits.typing_most_s",
+        "until = self._time.monotonic() + 10 * self._limits.typing_most_s",
         (
             "tests/contract/test_telegram_sending.py"
             "::test_typing_never_lasts_longer_than_five_minutes",
@@ -415,7 +416,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         21,
         "reasoning that is cut off is shown as the answer",
-        "nanobot/providers/thinking.py",
+        "nanobot/providers/answer.py",
         "return Split(reasoning=held) if self._place is _Place.REASONING else Split(answer=held)",
         "return Split(answer=held)",
         ("tests/unit/test_thinking.py",),
@@ -465,7 +466,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         45,
         "a config with mistakes silently runs on defaults",
-        "nanobot/config/loader.py",
+        "nanobot/config/load.py",
         "    if problems := reading.problems():\n",
         "    if (problems := reading.problems()) and not problems:\n",
         ("tests/e2e/test_config_errors.py::test_a_wrong_key_names_file_path_and_the_nearest_key",),
@@ -473,9 +474,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         45,
         "the names of headers and variables are rewritten",
-        "nanobot/config/reading.py",
-        "                self._put(tree, name, table.values, item, (*path, name))",
-        "                self._put(tree, name.lower(), table.values, item, (*path, name))",
+        "nanobot/config/load.py",
+        "            return name, node.values",
+        "            return name.lower(), node.values",
         ("tests/unit/test_config_loader.py::test_every_family_key_is_read",),
     ),
     Mutation(
@@ -489,7 +490,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         47,
         "the config is read in the locale's encoding",
-        "nanobot/config/loader.py",
+        "nanobot/config/load.py",
         'return path.read_bytes().decode("utf-8-sig")',
         'return path.read_bytes().decode("latin-1")',
         ("tests/unit/test_config_loader.py::test_a_byte_order_mark_and_any_locale_are_fine",),
@@ -497,20 +498,20 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         48,
         "an answer is lost when the disk is full",
-        DISPATCHER,
+        "nanobot/bus/settling.py",
         "            except StoreError as error:\n"
-        "                self.tell(inbound.id, Outcome(error=error))\n"
+        "                self._waiters.tell(inbound.id, AskResult(error=error))\n"
         "            else:\n"
         "                return\n",
         "            except StoreError as error:\n"
-        "                self.tell(inbound.id, Outcome(error=error))\n"
+        "                self._waiters.tell(inbound.id, AskResult(error=error))\n"
         "            return\n",
         ("tests/unit/test_dispatcher_faults.py::test_a_full_disk_is_waited_out",),
     ),
     Mutation(
         48,
         "a full disk is not told from a message that fails, which is parked",
-        DISPATCHER,
+        ACTOR,
         "        if isinstance(error, StoreError):\n            raise error\n",
         "",
         (

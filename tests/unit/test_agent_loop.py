@@ -31,7 +31,7 @@ from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutp
 from nanobot.prompts import render
 from nanobot.session.entries import EntryKind, violations
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 
 from nanobot.agent.turn import TurnResult
-from nanobot.bus.bus import KEPT_ROWS, MessageBus, Pending, Poison, Undelivered, post_in
-from nanobot.bus.dead_letters import handle_letters
-from nanobot.core.messages import InboundMessage, OutboundMessage
+from nanobot.bus.bus import KEPT_ROWS, MessageBus
+from nanobot.bus.inbox import Pending, Poison, post_in
+from nanobot.bus.outbox import Undelivered
+from nanobot.core.messages import AnswerRule, InboundMessage, OutboundMessage, ParentTurn
 from tests.fakes.failing_database import FailingDatabase
 
 
@@ -95,7 +97,7 @@ async def test_intake_waits_while_its_channel_delivers_too_little(bench: Bench) 
     posting: asyncio.Task[object] = asyncio.create_task(bench.bus.post_all([inbound("d")]))
     held = await is_held(posting)
 
-    await bench.bus.bury("a", "blocked")
+    await bench.bus.outbox.dead_letter("a", "blocked")
     await asyncio.wait_for(posting, 5)
 
     assert held
@@ -190,8 +192,8 @@ async def test_damaged_rows_become_dead_letters_and_end_no_page(bench: Bench) ->
         raw.execute("UPDATE inbox SET payload = '{' WHERE id = 'a'")
         raw.execute("UPDATE outbox SET payload = '[]' WHERE id = 'x'")
 
-    page = await bench.bus.pending(limit=1)
-    unsent = await bench.bus.undelivered("telegram", limit=1)
+    page = await bench.bus.inbox.pending(limit=1)
+    unsent = await bench.bus.outbox.undelivered("telegram", limit=1)
 
     assert [pending.message.id for pending in page] == ["b"]
     assert [undelivered.message.id for undelivered in unsent] == ["y"]
@@ -201,30 +203,30 @@ async def test_damaged_rows_become_dead_letters_and_end_no_page(bench: Bench) ->
 async def test_a_dead_letter_is_retried_with_all_its_attempts(bench: Bench) -> None:
     await bench.bus.post_all([inbound("a")])
     for _ in range(3):
-        await bench.bus.claim("a")
+        await bench.bus.inbox.claim("a")
     await bench.bus.settle(settled("a"), state="dead", error="it failed too often")
     bench.arrived.clear()
-    (letter,) = await bench.bus.dead_letters()
+    (letter,) = await bench.bus.dead_letters.newest()
 
-    retried = await bench.bus.retry(letter)
+    retried = await bench.bus.dead_letters.retry(letter)
 
     (pending,) = bench.arrived
     assert (letter.handle, letter.text, letter.error) == ("in-1", "hello", "it failed too often")
     assert (retried, pending.message.id, pending.retried) == (True, "a", True)
-    assert await bench.bus.claim("a") == 1
-    assert await bench.bus.retry(letter) is False
+    assert await bench.bus.inbox.claim("a") == 1
+    assert await bench.bus.dead_letters.retry(letter) is False
 
 
 async def test_a_dead_reply_is_retried_from_the_piece_that_failed(bench: Bench) -> None:
     await bench.bus.queue(outbound("x"))
-    await bench.bus.plan("x", ["one", "two"])
-    await bench.bus.sent("x", 0, "11", last=False)
-    await bench.bus.attempting("x", 1)
-    await bench.bus.bury("x", "blocked")
+    await bench.bus.outbox.plan("x", ["one", "two"])
+    await bench.bus.outbox.sent("x", 0, "11", last=False)
+    await bench.bus.outbox.attempting("x", 1)
+    await bench.bus.outbox.dead_letter("x", "blocked")
     bench.queued.clear()
     bench.now[0] += timedelta(days=9)
 
-    answer = await handle_letters(bench.bus, {"do": "retry", "names": ["out-1"]})
+    answer = await bench.bus.dead_letters.answer({"do": "retry", "names": ["out-1"]})
 
     (undelivered,) = bench.queued
     assert answer == {"changed": ["out-1"], "refused": {}}
@@ -237,9 +239,9 @@ async def test_letters_are_listed_retried_and_dropped_by_name(bench: Bench) -> N
     await bench.bus.settle(settled("a"), state="dead", error="failed")
     await bench.bus.queue(outbound("x"))
 
-    listed = await handle_letters(bench.bus, {"do": "list"})
-    retried = await handle_letters(bench.bus, {"do": "retry", "names": ["all", "b", "a"]})
-    dropped = await handle_letters(bench.bus, {"do": "drop", "names": ["p"]})
+    listed = await bench.bus.dead_letters.answer({"do": "list"})
+    retried = await bench.bus.dead_letters.answer({"do": "retry", "names": ["all", "b", "a"]})
+    dropped = await bench.bus.dead_letters.answer({"do": "drop", "names": ["p"]})
 
     assert listed["waiting"] == {"inbox": 0, "outbox": 1}
     assert {letter["name"]: letter["text"] for letter in listed["dead"]} == {
@@ -259,7 +261,7 @@ async def test_letters_are_listed_retried_and_dropped_by_name(bench: Bench) -> N
 
 async def test_a_request_about_letters_that_is_none_is_refused(bench: Bench) -> None:
     with pytest.raises(ValueError, match="no request"):
-        await handle_letters(bench.bus, {"do": "explode"})
+        await bench.bus.dead_letters.answer({"do": "explode"})
 
 
 async def test_a_purge_takes_what_is_settled_and_old_and_nothing_else(bench: Bench) -> None:
@@ -268,8 +270,8 @@ async def test_a_purge_takes_what_is_settled_and_old_and_nothing_else(bench: Ben
     await bench.bus.settle(settled(*(message.id for message in old)))
     await bench.bus.settle(settled("dead"), state="dead", error="failed")
     await bench.bus.queue(outbound("x"))
-    await bench.bus.plan("x", ["one"])
-    await bench.bus.sent("x", 0, "11", last=True)
+    await bench.bus.outbox.plan("x", ["one"])
+    await bench.bus.outbox.sent("x", 0, "11", last=True)
     bench.now[0] += timedelta(days=31)
 
     removed = await bench.bus.purge(timedelta(days=30))
@@ -288,3 +290,16 @@ async def test_a_purge_never_takes_what_prevents_doubles(bench: Bench) -> None:
     bench.now[0] += timedelta(hours=47)
 
     assert await bench.bus.purge(timedelta(0)) == 0
+
+
+async def test_a_parent_turn_has_the_key_of_older_rows_in_the_store(bench: Bench) -> None:
+    parent = ParentTurn("look", "p", "telegram:1", "chat", AnswerRule())
+    task = replace(inbound("subagent:1"), parent=parent)
+
+    await bench.bus.post(task)
+    (stored,) = await bench.database.read(
+        lambda connection: connection.execute("SELECT payload FROM inbox").fetchone()
+    )
+
+    assert json.loads(stored)["errand"]["label"] == "look"
+    assert await bench.bus.inbox.find("subagent:1") == task

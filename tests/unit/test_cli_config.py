@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.config_cmd import config_app
-from nanobot.cli.config_file import set_value, set_values
+from nanobot.cli.config_file import set_values
 from nanobot.cli.context import CliContext
-from nanobot.config.loader import load_config
+from nanobot.config.load import load_config
 from nanobot.core.errors import ConfigError, StoreUnavailable
 from nanobot.store.home import Home
 
@@ -214,7 +214,7 @@ def test_set_keeps_everything_else_as_it_was(home: Home) -> None:
 def test_a_value_is_json_where_that_fits_and_else_text(
     home: Home, key: str, raw: str, stored: object
 ) -> None:
-    change = set_value(home.config_file, key, raw, NONE)
+    change = set_values(home.config_file, [(key, raw)], NONE)
 
     value = json.loads(home.config_file.read_text())
     while isinstance(value, dict) and value != stored:
@@ -224,8 +224,8 @@ def test_a_value_is_json_where_that_fits_and_else_text(
 
 
 def test_names_with_dots_become_one_name(home: Home) -> None:
-    set_value(home.config_file, "providers.openai.models.gpt-4.1.vision", "true", NONE)
-    set_value(home.config_file, 'skills.entries."a.enabled".enabled', "false", NONE)
+    set_values(home.config_file, [("providers.openai.models.gpt-4.1.vision", "true")], NONE)
+    set_values(home.config_file, [('skills.entries."a.enabled".enabled', "false")], NONE)
 
     config = load_config(home.config_file, NONE).config
     assert config.providers.openai.models["gpt-4.1"].vision is True
@@ -301,8 +301,8 @@ def test_the_last_five_former_files_are_kept(home: Home) -> None:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(ticks))
 
     for port in range(1, 8):
-        set_value(home.config_file, "gateway.port", str(port), NONE, clock=clock)
-    same = set_value(home.config_file, "gateway.port", "7", NONE, clock=clock)
+        set_values(home.config_file, [("gateway.port", str(port))], NONE, clock=clock)
+    same = set_values(home.config_file, [("gateway.port", "7")], NONE, clock=clock)
 
     backups = sorted(home.root.glob("config.json.bak-2*"))
     ports = [json.loads(backup.read_text())["gateway"]["port"] for backup in backups]
@@ -335,7 +335,7 @@ def test_a_link_stays_a_link(home: Home, tmp_path: Path) -> None:
     home.root.mkdir()
     home.config_file.symlink_to(real)
 
-    set_value(home.config_file, "gateway.port", "1", NONE)
+    set_values(home.config_file, [("gateway.port", "1")], NONE)
 
     assert home.config_file.is_symlink()
     assert json.loads(real.read_text()) == {"gateway": {"port": 1}}
@@ -348,6 +348,6 @@ def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (file.parent / "config.json.bak-20260101T000000000000Z").mkdir()
 
     with pytest.raises(StoreUnavailable, match=f"{file}: cannot be written: "):
-        set_value(file, "gateway.port", "1", NONE, clock=lambda: moment)
+        set_values(file, [("gateway.port", "1")], NONE, clock=lambda: moment)
 
     assert file.read_text() == "{}"

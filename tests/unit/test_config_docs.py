@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from nanobot.config.compat import UNREAD
 from nanobot.config.keys import Table, all_keys, words_of
-from nanobot.config.loader import load_config
+from nanobot.config.load import load_config
 from nanobot.config.schema import ProvidersConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"

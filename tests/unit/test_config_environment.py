@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.config.loader import LoadedConfig, load_config
+from nanobot.config.load import LoadedConfig, load_config
 from nanobot.core.errors import ConfigError
 
 

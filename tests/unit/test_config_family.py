@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from nanobot.config.compat import config_hints
-from nanobot.config.loader import LoadedConfig, load_config
-from nanobot.config.masking import displayed
+from nanobot.config.compat import config_warnings
+from nanobot.config.load import LoadedConfig, load_config
 from nanobot.config.schema import ChannelsConfig, Config, PluginChannelConfig, TelegramConfig
+from nanobot.config.show import displayed
 from nanobot.core.errors import ConfigError
 
 FAMILY_FILES = Path(__file__).parents[1] / "family"
@@ -259,18 +259,18 @@ def telegram(**fields: Any) -> Config:
 
 
 def test_an_empty_list_of_an_enabled_channel_is_hinted_at_with_the_line_to_write() -> None:
-    assert config_hints(telegram(allowFrom=[])) == [
+    assert config_warnings(telegram(allowFrom=[])) == [
         "channels.telegram.allowFrom is empty: nobody is let in; "
         "to let yourself in: "
         """nanobot config set channels.telegram.allowFrom '["<your id>"]'"""
     ]
-    assert config_hints(Config()) == []
+    assert config_warnings(Config()) == []
 
 
 def test_bare_names_are_hinted_at_with_the_line_to_write() -> None:
     listed = [123, "alice", "@bob", "456|carol", "telegram:789", "*", "张三", "-100"]
 
-    assert config_hints(telegram(allowFrom=listed)) == [
+    assert config_warnings(telegram(allowFrom=listed)) == [
         'channels.telegram.allowFrom: "alice", "456|carol", "telegram:789", "\\u5f20\\u4e09" '
         "name nobody; an entry is a numeric id (safest), @name or *: "
         "nanobot config set channels.telegram.allowFrom "
@@ -279,11 +279,11 @@ def test_bare_names_are_hinted_at_with_the_line_to_write() -> None:
 
 
 def test_a_list_that_works_needs_no_hint() -> None:
-    assert config_hints(telegram(allowFrom=["123", "@bob"])) == []
+    assert config_warnings(telegram(allowFrom=["123", "@bob"])) == []
 
 
 def test_an_enabled_channel_without_a_token_is_hinted_at() -> None:
-    (hint,) = config_hints(telegram(token="", allowFrom=["1"]))
+    (hint,) = config_warnings(telegram(token="", allowFrom=["1"]))
 
     assert hint.startswith("channels.telegram.token is empty")
 
@@ -291,7 +291,7 @@ def test_an_enabled_channel_without_a_token_is_hinted_at() -> None:
 def test_an_installed_channel_with_an_empty_list_is_hinted_at(tmp_path: Path) -> None:
     loaded = load(tmp_path, {"channels": {"carrier": {"enabled": True}}}, frozenset({"carrier"}))
 
-    (hint,) = config_hints(loaded.config)
+    (hint,) = config_warnings(loaded.config)
     assert hint.startswith("channels.carrier.allowFrom is empty")
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nanobot.config.compat import config_hints
+from nanobot.config.compat import config_warnings
 from nanobot.config.keys import all_keys, children, loose
-from nanobot.config.loader import LoadedConfig, parse_config
-from nanobot.config.masking import all_secrets, displayed
+from nanobot.config.load import LoadedConfig, parse_config
 from nanobot.config.schema import Config
+from nanobot.config.show import all_secrets, displayed
 from nanobot.core.errors import ConfigError
 
 FILE = Path("/home/somebody/.nanobot/config.json")
@@ -44,7 +44,7 @@ def read(text: str, environ: Mapping[str, str]) -> LoadedConfig | None:
         return None
     json.dumps(displayed(loaded.config), ensure_ascii=False, allow_nan=False).encode()
     assert all(all_secrets(loaded.config))
-    config_hints(loaded.config)
+    config_warnings(loaded.config)
     return loaded
 
 

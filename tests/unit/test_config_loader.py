@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from nanobot.config.loader import LoadedConfig, load_config
+from nanobot.config.load import LoadedConfig, load_config
 from nanobot.config.schema import (
     ActiveHours,
     AgentDefaults,
@@ -152,7 +152,7 @@ def test_a_byte_order_mark_and_any_locale_are_fine(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + text.encode())
     file.chmod(0o600)
     code = (
-        "import sys; from pathlib import Path; from nanobot.config.loader import load_config\n"
+        "import sys; from pathlib import Path; from nanobot.config.load import load_config\n"
         "model = load_config(Path(sys.argv[1]), {}).config.agents.defaults.model\n"
         "print(ascii(model))"
     )
@@ -249,7 +249,7 @@ def test_active_hours_cover_their_window(
 
 def test_reading_the_configuration_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from pathlib import Path; from nanobot.config.loader import load_config\n"
+        "import sys; from pathlib import Path; from nanobot.config.load import load_config\n"
         "load_config(Path('/nonexistent/config.json'), {})\n"
         "heavy = {'litellm', 'telegram', 'typer', 'httpx', 'loguru', 'asyncio', 'difflib'}\n"
         "print(sorted(heavy & set(sys.modules)))"

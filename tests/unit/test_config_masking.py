@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from nanobot.config.keys import split
-from nanobot.config.masking import all_secrets, displayed, displayed_changes, lookup, mask
 from nanobot.config.schema import Config
+from nanobot.config.show import all_secrets, displayed, displayed_changes, lookup, mask
 
 CONFIG = Config.model_validate(
     {

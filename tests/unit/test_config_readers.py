@@ -19,7 +19,7 @@ SECTIONS = {
     for name, kind in inspect.getmembers(schema, inspect.isclass)
     if issubclass(kind, Section)
 }
-NOT_READERS = ("schema.py", "unread.py", "reading.py", "masking.py", "keys.py", "hints.py")
+NOT_READERS = ("schema.py", "show.py", "keys.py")
 """Modules of the config that handle every key alike, or only say something of it."""
 
 Kind: TypeAlias = type[Section] | None

@@ -25,7 +25,7 @@ from nanobot.core.ports import ChosenModel
 from nanobot.core.turn_header import TurnHeader
 from nanobot.memory.consolidation import Consolidator, MemorySettings
 from nanobot.memory.edits import MARK
-from nanobot.memory.progress import Digests
+from nanobot.memory.progress import MemoryProgress
 from nanobot.memory.store import MemoryStore
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
@@ -57,12 +57,12 @@ class Bench:
     model: ScriptedModel = field(default_factory=ScriptedModel)
     consolidator: Consolidator = field(init=False)
     sessions: SessionLog = field(init=False)
-    digests: Digests = field(init=False)
+    progress: MemoryProgress = field(init=False)
     memory: MemoryStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.sessions = SessionLog(self.database, self.clock)
-        self.digests = Digests(self.database, self.clock)
+        self.progress = MemoryProgress(self.database, self.clock)
         self.memory = MemoryStore(self.home, self.home.default_workspace, self.clock)
         self.consolidator = self.made()
 
@@ -73,7 +73,7 @@ class Bench:
         wanted = {"window": 12, "timeout_s": 5.0, **settings}
         return Consolidator(
             sessions=self.sessions,
-            digests=self.digests,
+            progress=self.progress,
             memory=self.memory,
             models=self.model,
             clock=self.clock,
@@ -246,7 +246,7 @@ async def test_a_new_conversation_archives_the_former_one_whole(bench: Bench) ->
     assert "question 1" in bench.shown()
     assert "question 5" not in bench.shown()
     assert bench.history == f"[{stamp(1)}] Short one.\n"
-    assert await bench.digests.behind() == ()
+    assert await bench.progress.behind() == ()
 
 
 async def test_a_new_conversation_after_nothing_costs_nothing(bench: Bench) -> None:
@@ -281,7 +281,7 @@ async def test_a_long_conversation_is_digested_in_parts_at_turns(bench: Bench) -
     assert all(text.partition(">\n")[2].startswith(f"[{stamp(0)[:10]}") for text in shown)
     for number in range(15):
         assert sum(f"question {number} " in text for text in shown) == 1
-    assert (await bench.digests.state(KEY)).failures == 0
+    assert (await bench.progress.of(KEY)).failures == 0
     live = await bench.sessions.live(KEY)
     assert live.entries[1].message is not None
     assert "question 15 " in live.entries[1].message.content
@@ -307,7 +307,7 @@ async def test_what_leaves_the_view_of_a_service_gathers_first(bench: Bench) -> 
 
     assert len(bench.model.requests) == 1
     assert "Six beats." in bench.history
-    assert await bench.digests.behind() == ()
+    assert await bench.progress.behind() == ()
 
 
 async def test_a_parked_message_is_not_shown_again(bench: Bench) -> None:
@@ -430,8 +430,8 @@ async def test_a_failure_waits_its_time_and_the_third_archives_the_raw_words(
     assert (asked_at_once, asked_after_two, len(bench.model.requests)) == (1, 2, 3)
     assert untouched == ""
     assert bench.history.count("Archived as it was") == 4
-    state = await bench.digests.state(KEY)
-    assert (state.failures, state.error, await bench.digests.behind()) == (0, "", ())
+    state = await bench.progress.of(KEY)
+    assert (state.failures, state.error, await bench.progress.behind()) == (0, "", ())
 
 
 async def test_no_model_at_all_is_an_outage_like_others(bench: Bench) -> None:
@@ -450,7 +450,7 @@ async def test_no_model_at_all_is_an_outage_like_others(bench: Bench) -> None:
 
     await bench.settled()
 
-    state = await bench.digests.state(KEY)
+    state = await bench.progress.of(KEY)
     assert (state.failures, state.error) == (0, "no model is configured")
 
 
@@ -473,8 +473,8 @@ async def test_an_outage_is_waited_out_longer_and_longer_and_beyond_a_restart(
 
     assert asked == [1, 2, 3, 4, 5, 6, 6, 7]
     assert bench.history == f"[{stamp(0)}] Kept.\n"
-    state = await bench.digests.state(KEY)
-    assert (state.failures, state.error, await bench.digests.put_off()) == (0, "", ())
+    state = await bench.progress.of(KEY)
+    assert (state.failures, state.error, await bench.progress.put_off()) == (0, "", ())
 
 
 async def test_the_offline_model_is_never_asked(bench: Bench) -> None:
@@ -485,7 +485,7 @@ async def test_the_offline_model_is_never_asked(bench: Bench) -> None:
     await bench.settled()
 
     assert bench.model.requests == []
-    assert await bench.digests.behind() == (KEY,)
+    assert await bench.progress.behind() == (KEY,)
 
 
 async def test_half_an_answer_of_two_writes_nothing(bench: Bench) -> None:
@@ -512,7 +512,7 @@ async def test_a_disk_that_takes_nothing_is_not_the_models_fault(bench: Bench) -
 
     assert len(bench.model.requests) == 1
     assert bench.history == f"[{stamp(0)}] Kept.\n"
-    assert (await bench.digests.state(KEY)).failures == 0
+    assert (await bench.progress.of(KEY)).failures == 0
 
 
 # -- at the same time --------------------------------------------------------------------------
@@ -541,7 +541,7 @@ async def test_one_run_at_a_time_and_a_message_meanwhile_is_looked_at_after(
 
 
 async def _is_current(bench: Bench) -> bool:
-    return not await bench.digests.behind() and not bench.consolidator.is_looking_after(KEY)
+    return not await bench.progress.behind() and not bench.consolidator.is_looking_after(KEY)
 
 
 async def test_closing_while_a_model_is_asked_changes_nothing(bench: Bench) -> None:
@@ -555,8 +555,8 @@ async def test_closing_while_a_model_is_asked_changes_nothing(bench: Bench) -> N
     bench.consolidator.idle(KEY)
 
     assert (bench.history, bench.consolidator.is_looking_after(KEY)) == ("", False)
-    state = await bench.digests.state(KEY)
-    assert (state.failures, await bench.digests.behind()) == (0, (KEY,))
+    state = await bench.progress.of(KEY)
+    assert (state.failures, await bench.progress.behind()) == (0, (KEY,))
 
 
 async def test_the_view_that_a_new_conversation_moved_meanwhile_stays(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from nanobot.agent.context import SEPARATOR, ContextBuilder, Sender, age
 from nanobot.core.chat import AssistantMessage, ChatMessage, SystemMessage, UserMessage
 from nanobot.core.messages import Role
 from nanobot.prompts import render
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from tests.fakes.skills import write_skill
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

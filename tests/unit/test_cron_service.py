@@ -16,7 +16,7 @@ from nanobot.agent.turn import TurnResult
 from nanobot.bus.bus import MessageBus
 from nanobot.core.errors import JobError, ToolError
 from nanobot.core.messages import InboundMessage, Role, Trust
-from nanobot.cron.jobs import Content, JobEdits, JobFile, Payload, Wish
+from nanobot.cron.jobs import Content, JobFile, Payload, ScheduleRequest
 from nanobot.cron.schedule import next_after
 from nanobot.cron.service import CronService
 from nanobot.cron.tool import Cron, CronArguments
@@ -52,18 +52,14 @@ class Bench:
     def file(self) -> JobFile:
         return JobFile(self.root / "cron" / "jobs.json")
 
-    @property
-    def edits(self) -> JobEdits:
-        return JobEdits(self.file)
-
     async def finish(self) -> None:
         """Have all that was posted and queued done and delivered."""
-        for pending in await self.bus.pending():
+        for pending in await self.bus.inbox.pending():
             message = pending.message
             done = TurnResult(session=message.session_key, consumed=(message.id,), answer="")
             await self.bus.settle(done)
-        for undelivered in await self.bus.undelivered("telegram"):
-            await self.bus.nothing_to_send(undelivered.message.id)
+        for undelivered in await self.bus.outbox.undelivered("telegram"):
+            await self.bus.outbox.nothing_to_send(undelivered.message.id)
 
     async def posted(self) -> list[str]:
         """The ids of all runs, in order of arrival."""
@@ -93,8 +89,10 @@ def run_id(job: str, due: datetime) -> str:
 async def test_each_due_time_over_a_change_of_clocks_is_posted_once_despite_restarts(
     bench: Bench,
 ) -> None:
-    bench.edits.add("a", "", Wish(cron_expr="30 2 * * *", tz="Europe/Berlin"), REMINDER, START)
-    bench.edits.add("b", "", Wish(every_seconds=5000), TASK, START)
+    bench.file.add(
+        "a", "", ScheduleRequest(cron_expr="30 2 * * *", tz="Europe/Berlin"), REMINDER, START
+    )
+    bench.file.add("b", "", ScheduleRequest(every_seconds=5000), TASK, START)
     expected = []
     for job in bench.file.load():
         due: datetime | None = START
@@ -114,17 +112,17 @@ async def test_each_due_time_over_a_change_of_clocks_is_posted_once_despite_rest
 
 
 async def test_three_days_down_make_one_late_run_of_each_job(bench: Bench) -> None:
-    bench.edits.add("once", "", Wish(at="2026-03-28T09:00+00:00"), REMINDER, START)
-    bench.edits.add("often", "", Wish(every_seconds=60), TASK, START)
+    bench.file.add("once", "", ScheduleRequest(at="2026-03-28T09:00+00:00"), REMINDER, START)
+    bench.file.add("often", "", ScheduleRequest(every_seconds=60), TASK, START)
     await bench.start().tick()
 
     bench.now = START + timedelta(days=3, seconds=30)
     await bench.start().tick()
     await bench.service.tick()
 
-    (reminder,) = await bench.bus.undelivered("telegram")
+    (reminder,) = await bench.bus.outbox.undelivered("telegram")
     assert reminder.message.content.startswith("Tea!\n\n(Late: this was due on Sat 2026-03-28")
-    (task,) = await bench.bus.pending()
+    (task,) = await bench.bus.inbox.pending()
     assert (task.message.session_key, task.message.content) == ("cron:often", "count")
     assert task.message.answer.note.startswith("(Late:")
     assert [job.id for job in bench.file.load()] == ["often"]
@@ -134,7 +132,7 @@ async def test_three_days_down_make_one_late_run_of_each_job(bench: Bench) -> No
 async def test_a_one_time_job_is_gone_even_when_the_process_died_before_removing_it(
     bench: Bench,
 ) -> None:
-    bench.edits.add("once", "", Wish(at="2026-03-27T12:01+00:00"), REMINDER, START)
+    bench.file.add("once", "", ScheduleRequest(at="2026-03-27T12:01+00:00"), REMINDER, START)
     before = bench.file.path.read_bytes()
     await bench.start().tick()
     bench.now += timedelta(minutes=1)
@@ -150,8 +148,8 @@ async def test_a_one_time_job_is_gone_even_when_the_process_died_before_removing
 async def test_a_damaged_file_leaves_the_jobs_as_they_were_until_it_is_mended_or_changed(
     bench: Bench, damage: str
 ) -> None:
-    bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
-    bench.edits.add("b", "", Wish(every_seconds=60), REMINDER, START)
+    bench.file.add("a", "", ScheduleRequest(every_seconds=60), REMINDER, START)
+    bench.file.add("b", "", ScheduleRequest(every_seconds=60), REMINDER, START)
     await bench.start().tick()
     bench.file.path.write_text(damage)
 
@@ -160,7 +158,7 @@ async def test_a_damaged_file_leaves_the_jobs_as_they_were_until_it_is_mended_or
     await bench.service.tick()
     untouched = bench.file.path.read_text(), bench.file.quarantined()
     listed = await Cron(bench.service).run(arguments(action="list"), tool_turn(bench.root))
-    bench.edits.remove("b")
+    bench.file.remove("b")
 
     assert [run.partition(":1")[0] for run in await bench.posted()] == ["cron:a", "cron:b"]
     assert (untouched, len(bench.service.problems)) == ((damage, ()), 1)
@@ -172,12 +170,12 @@ async def test_a_damaged_file_leaves_the_jobs_as_they_were_until_it_is_mended_or
 async def test_a_file_damaged_together_with_its_copy_holds_no_jobs_and_stops_nothing(
     bench: Bench,
 ) -> None:
-    bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    bench.file.add("a", "", ScheduleRequest(every_seconds=60), REMINDER, START)
     for path in bench.file.path.parent.glob("*.json"):
         path.write_text("{")
 
     await bench.start().tick()
-    bench.edits.add("b", "", Wish(every_seconds=60), REMINDER, START)
+    bench.file.add("b", "", ScheduleRequest(every_seconds=60), REMINDER, START)
     await bench.service.tick()
 
     assert ([job.id for job in bench.file.load()], bench.service.problems) == (["b"], ())
@@ -186,8 +184,8 @@ async def test_a_file_damaged_together_with_its_copy_holds_no_jobs_and_stops_not
 async def test_a_run_is_left_out_while_the_last_one_is_open_but_never_the_only_one(
     bench: Bench,
 ) -> None:
-    bench.edits.add("often", "", Wish(every_seconds=60), TASK, START)
-    once = bench.edits.add("once", "", Wish(at="2026-03-27T12:03+00:00"), TASK, START)
+    bench.file.add("often", "", ScheduleRequest(every_seconds=60), TASK, START)
+    once = bench.file.add("once", "", ScheduleRequest(at="2026-03-27T12:03+00:00"), TASK, START)
     await bench.start().tick()
     await bench.service.run_now(once)
 
@@ -209,7 +207,7 @@ async def test_a_run_is_left_out_while_the_last_one_is_open_but_never_the_only_o
 async def test_a_schedule_that_cannot_be_is_told_of_after_every_start_until_it_is_mended(
     bench: Bench,
 ) -> None:
-    job = bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    job = bench.file.add("a", "", ScheduleRequest(every_seconds=60), REMINDER, START)
     absurd = job.schedule.model_copy(update={"every_ms": 10**18})
     bench.file.change(lambda jobs: (job.model_copy(update={"schedule": absurd}),))
     told = []
@@ -229,10 +227,10 @@ ABSURD = "its interval must be between a second and ten years"
 
 async def test_a_job_that_fails_to_run_is_told_of_and_stops_no_other(bench: Bench) -> None:
     broken = Payload(kind="reminder", message="x", deliver=True, channel="telegram", to="\ud83d")
-    bench.edits.add("a", "", Wish(every_seconds=60), REMINDER, START)
+    bench.file.add("a", "", ScheduleRequest(every_seconds=60), REMINDER, START)
     service = bench.start()
     await service.tick()
-    bench.edits.add("b", "", Wish(every_seconds=60), REMINDER, START)
+    bench.file.add("b", "", ScheduleRequest(every_seconds=60), REMINDER, START)
     await service.tick()
     service._jobs["a"] = service._jobs["a"].model_copy(update={"payload": broken})
 
@@ -290,7 +288,7 @@ async def test_a_file_of_the_family_loads_and_what_cannot_be_read_is_kept(bench:
 
     bench.now = datetime.fromtimestamp(1774609200, UTC)
     await bench.service.tick()
-    bench.edits.add("new", "", Wish(every_seconds=60), REMINDER, START)
+    bench.file.add("new", "", ScheduleRequest(every_seconds=60), REMINDER, START)
 
     assert (before, await bench.posted()) == ([], ["cron:1a2b3c4d:1774609200000"])
     kept = json.loads(bench.file.path.read_text())["jobs"]
@@ -300,7 +298,7 @@ async def test_a_file_of_the_family_loads_and_what_cannot_be_read_is_kept(bench:
 
 async def test_both_sides_may_add_at_the_same_time(bench: Bench) -> None:
     def add(name: str) -> None:
-        bench.edits.add(name, "", Wish(every_seconds=60), REMINDER, START)
+        bench.file.add(name, "", ScheduleRequest(every_seconds=60), REMINDER, START)
 
     names = [f"j{number}" for number in range(20)]
     await asyncio.gather(*(asyncio.to_thread(add, name) for name in names))
@@ -311,8 +309,12 @@ async def test_both_sides_may_add_at_the_same_time(bench: Bench) -> None:
 async def test_a_job_of_the_terminal_waits_for_a_chat_and_goes_to_the_last_used(
     bench: Bench,
 ) -> None:
-    bench.edits.add(
-        "a", "", Wish(at="2026-03-27T12:01+00:00"), Payload(kind="reminder", message="x"), START
+    bench.file.add(
+        "a",
+        "",
+        ScheduleRequest(at="2026-03-27T12:01+00:00"),
+        Payload(kind="reminder", message="x"),
+        START,
     )
     bench.start()
     bench.now += timedelta(minutes=1)
@@ -324,21 +326,21 @@ async def test_a_job_of_the_terminal_waits_for_a_chat_and_goes_to_the_last_used(
     bench.now += timedelta(seconds=31)
     await bench.service.tick()
 
-    (reminder,) = await bench.bus.undelivered("telegram")
+    (reminder,) = await bench.bus.outbox.undelivered("telegram")
     assert (before, reminder.message.chat_id, reminder.message.content) == ([], "42", "x")
 
 
 async def test_a_disabled_job_keeps_still_and_an_enabled_one_keeps_its_phase(
     bench: Bench,
 ) -> None:
-    bench.edits.add("a", "", Wish(every_seconds=600), REMINDER, START)
+    bench.file.add("a", "", ScheduleRequest(every_seconds=600), REMINDER, START)
     await bench.start().tick()
-    bench.edits.update("a", START, enabled=False)
+    bench.file.update("a", START, enabled=False)
     bench.now += timedelta(minutes=25)
     await bench.service.tick()
     silent = await bench.posted()
 
-    bench.edits.update("a", bench.now, enabled=True)
+    bench.file.update("a", bench.now, enabled=True)
     await bench.service.tick()
     bench.now += timedelta(minutes=5)
     await bench.service.tick()
@@ -401,7 +403,7 @@ async def test_the_tool_echoes_the_next_runs_and_adds_a_repeated_call_once(
         "No gateway is running: it fires only while `nanobot gateway` runs."
     )
     assert (job.payload.channel, job.payload.to) == ("telegram", "42")
-    assert await tool.aftermath(turn.inbound_id, turn.call_id) is not None
+    assert await tool.recovered_call(turn.inbound_id, turn.call_id) is not None
 
 
 @pytest.mark.parametrize(
@@ -428,7 +430,7 @@ async def test_what_cannot_be_is_refused_with_what_to_mend(
 
 
 async def test_guests_have_reminders_of_their_own_alone(bench: Bench) -> None:
-    bench.edits.add("owners", "", Wish(every_seconds=60), REMINDER, START)
+    bench.file.add("owners", "", ScheduleRequest(every_seconds=60), REMINDER, START)
     tool = Cron(bench.start())
     guest = tool_turn(bench.root, session="telegram:7", role=Role.GUEST)
 
@@ -460,18 +462,18 @@ async def test_words_of_a_job_are_logged_on_the_authority_and_with_the_trust_the
 
     (sent,) = (await SessionLog(bench.opened[-1], lambda: bench.now).live("telegram:7")).entries
     assert (sent.principal, sent.trust) == ("guest:telegram:1", Trust.UNTRUSTED)
-    (task,) = await bench.bus.pending()
+    (task,) = await bench.bus.inbox.pending()
     assert task.message.trust is Trust.UNTRUSTED
 
 
 async def test_a_run_beside_the_schedule_needs_a_chat_and_is_recorded(bench: Bench) -> None:
     bench.start()
-    nowhere = bench.edits.add(
-        "a", "", Wish(every_seconds=60), Payload(message="x", deliver=True), START
+    nowhere = bench.file.add(
+        "a", "", ScheduleRequest(every_seconds=60), Payload(message="x", deliver=True), START
     )
     with pytest.raises(JobError, match="write to nanobot"):
         await bench.service.run_now(nowhere)
-    quiet = bench.edits.add("b", "", Wish(every_seconds=60), Payload(message="x"), START)
+    quiet = bench.file.add("b", "", ScheduleRequest(every_seconds=60), Payload(message="x"), START)
 
     posted = await bench.service.run_now(quiet)
 

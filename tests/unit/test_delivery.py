@@ -189,7 +189,7 @@ async def test_a_refusal_for_good_is_a_dead_letter_and_the_next_goes_on(bench: B
 
     states = await bench.ended("a", "b")
 
-    (letter,) = await bench.bus.dead_letters()
+    (letter,) = await bench.bus.dead_letters.newest()
     assert (states, letter.error) == ({"a": "dead", "b": "sent"}, "blocked")
 
 
@@ -199,7 +199,7 @@ async def test_the_wait_a_platform_asks_for_is_kept(bench: Bench) -> None:
     await bench.platform.tried.get()
 
     async def is_noted() -> bool:
-        (undelivered,) = await bench.bus.undelivered("fake")
+        (undelivered,) = await bench.bus.outbox.undelivered("fake")
         return undelivered.not_before == NOON + timedelta(seconds=30)
 
     await until(is_noted)
@@ -209,9 +209,9 @@ async def test_the_wait_a_platform_asks_for_is_kept(bench: Bench) -> None:
 async def test_a_piece_that_was_being_sent_at_a_kill_is_marked(bench: Bench) -> None:
     await bench.worker.close(0)
     await bench.bus.queue(outbound("a", "a1 a2 a3"))
-    await bench.bus.plan("a", ["a1", "a2", "a3"])
-    await bench.bus.sent("a", 0, "1", last=False)
-    await bench.bus.attempting("a", 1)
+    await bench.bus.outbox.plan("a", ["a1", "a2", "a3"])
+    await bench.bus.outbox.sent("a", 0, "1", last=False)
+    await bench.bus.outbox.attempting("a", 1)
 
     await bench.restart()
     await bench.ended("a")
@@ -222,8 +222,8 @@ async def test_a_piece_that_was_being_sent_at_a_kill_is_marked(bench: Bench) -> 
 async def test_an_outbound_of_which_nothing_is_left_to_send_is_closed(bench: Bench) -> None:
     await bench.worker.close(0)
     await bench.bus.queue(outbound("a", "a1"))
-    await bench.bus.plan("a", ["a1"])
-    await bench.bus.sent("a", 0, "1", last=False)
+    await bench.bus.outbox.plan("a", ["a1"])
+    await bench.bus.outbox.sent("a", 0, "1", last=False)
 
     await bench.restart()
 
@@ -287,7 +287,7 @@ async def test_what_expired_while_nothing_ran_is_a_dead_letter_at_the_next_start
     await bench.restart()
     states = await bench.ended("a", "b")
 
-    (letter,) = await bench.bus.dead_letters()
+    (letter,) = await bench.bus.dead_letters.newest()
     assert (states, letter.id) == ({"a": "dead", "b": "sent"}, "a")
     assert letter.error == "it could not be delivered in time"
 
@@ -310,7 +310,7 @@ async def test_a_clock_set_back_makes_nothing_wait_for_ever(
     monkeypatch.setattr(delivery, "LONGEST_WAIT_S", 0.0)
     await bench.worker.close(0)
     await bench.bus.queue(outbound("a"))
-    await bench.bus.retry_at("a", NOON + timedelta(minutes=5), "busy")
+    await bench.bus.outbox.retry_at("a", NOON + timedelta(minutes=5), "busy")
     bench.wall -= timedelta(days=4000)
 
     await bench.restart()
@@ -337,9 +337,9 @@ async def test_a_dead_letter_is_delivered_when_it_is_retried(bench: Bench) -> No
     bench.platform.errors["a"] = [Undeliverable("blocked")]
     await bench.bus.queue(outbound("a"))
     await bench.ended("a")
-    (letter,) = await bench.bus.dead_letters()
+    (letter,) = await bench.bus.dead_letters.newest()
 
-    await bench.bus.retry(letter)
+    await bench.bus.dead_letters.retry(letter)
 
     assert await bench.ended("a") == {"a": "sent"}
 
@@ -350,7 +350,7 @@ async def test_a_defect_in_one_delivery_stops_no_other_of_its_chat(
     async def broken(outbound_id: str, error: str) -> None:
         raise LookupError("a defect")
 
-    monkeypatch.setattr(bench.bus, "bury", broken)
+    monkeypatch.setattr(bench.bus.outbox, "dead_letter", broken)
     bench.platform.errors["a"] = [Undeliverable("blocked")]
 
     await bench.bus.queue(outbound("a"), outbound("b"))

@@ -14,13 +14,16 @@ import pytest
 
 from nanobot.agent.turn import Drain, TurnResult
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dispatcher import Dispatcher, QueueMode, TurnStopped
+from nanobot.bus.dispatcher import Dispatcher
+from nanobot.bus.session_actor import QueueMode
+from nanobot.bus.waiters import TurnStopped
 from nanobot.core.commands import Command, CommandTable, Invocation
 from nanobot.core.errors import BadRequest, RetryLater
 from nanobot.core.events import Emit
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Origin, Role, Unanswered
 from nanobot.session.entries import Draft
 from nanobot.store.database import Database
+from tests.fakes.hooks import NoHooks
 
 
 def inbound(name: str, chat: str = "1", text: str = "", **more: object) -> InboundMessage:
@@ -88,7 +91,7 @@ class Bench:
         )
 
     async def replies(self) -> list[str]:
-        waiting = await self.bus.undelivered("telegram")
+        waiting = await self.bus.outbox.undelivered("telegram")
         return [undelivered.message.content for undelivered in waiting]
 
     async def settled(self, *names: str) -> None:
@@ -121,7 +124,9 @@ def _bench(database: Database, slots: int = 64, queue: QueueMode = QueueMode.STE
     commands = CommandTable(
         [Command("ping", "at once", ping, control=True), Command("later", "in order", ping)]
     )
-    dispatcher = Dispatcher(bus, turns, commands, lambda: now[0], slots=slots, queue=queue)
+    dispatcher = Dispatcher(
+        bus, turns, commands, lambda: now[0], hooks=NoHooks(), slots=slots, queue=queue
+    )
     return Bench(database, bus, turns, dispatcher, now)
 
 
@@ -377,7 +382,7 @@ async def test_a_poison_message_is_parked_with_an_apology_and_the_next_goes_on(
     former = MessageBus(database, lambda: datetime(2026, 3, 1, tzinfo=UTC))
     await former.post(inbound("a"))
     for _ in range(3):  # three processes that die in its turn
-        await former.claim("a")
+        await former.inbox.claim("a")
     bench = _bench(database)
     await bench.bus.post(inbound("b"))
     await bench.dispatcher.recover()
@@ -386,7 +391,7 @@ async def test_a_poison_message_is_parked_with_an_apology_and_the_next_goes_on(
 
     replies = await bench.replies()
     states = await bench.states()
-    letters = await bench.bus.dead_letters()
+    letters = await bench.bus.dead_letters.newest()
     await bench.dispatcher.close()
     database.close()
     assert states == {"a": "dead", "b": "done"}

@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.turn import Drain, TurnResult
-from nanobot.bus import dispatcher as dispatching
+from nanobot.bus import session_actor, settling
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dispatcher import COMMAND_FAILED, Dispatcher, NoCare, Outcome, QueueMode
+from nanobot.bus.dispatcher import COMMAND_FAILED, Dispatcher
+from nanobot.bus.session_actor import QueueMode
+from nanobot.bus.waiters import AskResult
 from nanobot.core.commands import Command, CommandTable, Invocation
 from nanobot.core.errors import BadRequest, RetryLater, StoreUnavailable
 from nanobot.core.events import Emit
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage
 from tests.fakes.failing_database import FailingDatabase
+from tests.fakes.hooks import NoHooks
 from tests.unit.test_dispatcher import Bench, Turns, inbound, until
 
 TERMINAL = AnswerRule(AnswerKind.TERMINAL)
@@ -26,7 +29,8 @@ TERMINAL = AnswerRule(AnswerKind.TERMINAL)
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is tried again at once."""
-    monkeypatch.setattr(dispatching, "STORE_RETRY_S", (0.0,))
+    monkeypatch.setattr(settling, "STORE_RETRY_S", (0.0,))
+    monkeypatch.setattr(session_actor, "STORE_RETRY_S", (0.0,))
 
 
 @pytest.fixture
@@ -56,7 +60,7 @@ def a_bench(
         return f"pong {invocation.argument}"
 
     commands = CommandTable([Command("ping", "at once", ping, control=True)])
-    dispatcher = Dispatcher(bus, turns, commands, lambda: now[0], queue=queue)
+    dispatcher = Dispatcher(bus, turns, commands, lambda: now[0], hooks=NoHooks(), queue=queue)
     return Bench(database, bus, turns, dispatcher, now)
 
 
@@ -253,7 +257,7 @@ async def test_what_is_urgent_passes_a_full_inbox(disk: FailingDatabase) -> None
     bench.turns.gates["n0"].set()
     await bench.settled("n4")
     await bench.dispatcher.close()
-    assert outcome == Outcome("answer to q")
+    assert outcome == AskResult("answer to q")
     assert await bench.replies() == [
         "pong now",
         *(f"answer to n{number}" for number in range(5)),
@@ -272,7 +276,7 @@ async def test_a_clock_set_back_makes_no_message_wait_for_ever(
 
     await until(is_told)
     await former.dispatcher.close()
-    monkeypatch.setattr(dispatching, "LONGEST_WAIT", timedelta(0))
+    monkeypatch.setattr(session_actor, "LONGEST_WAIT", timedelta(0))
     bench = a_bench(disk)
     bench.now[0] -= timedelta(days=4000)
 
@@ -287,9 +291,9 @@ async def test_a_dead_letter_of_the_inbox_is_answered_when_it_is_retried(bench: 
     bench.turns.errors["a"] = [BadRequest("no such model")]
     await bench.bus.post(inbound("a"))
     await bench.settled("a")
-    (letter,) = await bench.bus.dead_letters()
+    (letter,) = await bench.bus.dead_letters.newest()
 
-    await bench.bus.retry(letter)
+    await bench.bus.dead_letters.retry(letter)
     await bench.settled("a")
 
     assert (await bench.states(), bench.turns.log) == (
@@ -301,13 +305,13 @@ async def test_a_dead_letter_of_the_inbox_is_answered_when_it_is_retried(bench: 
 async def test_a_defect_between_two_messages_stops_no_session(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatching, "RESTART_S", 0.0)
+    monkeypatch.setattr(session_actor, "RESTART_S", 0.0)
 
-    class Broken(NoCare):
+    class Broken(NoHooks):
         def idle(self, session_key: str) -> None:
             raise LookupError("a defect")
 
-    bench.dispatcher.care = Broken()
+    bench.dispatcher.hooks = Broken()
 
     await bench.bus.post(inbound("a"))
     await bench.settled("a")
@@ -323,8 +327,8 @@ async def test_a_message_that_not_even_an_apology_ends_stops_no_other(
     async def broken(*arguments: object) -> None:
         raise LookupError("a defect")
 
-    monkeypatch.setattr(bench.dispatcher, "park", broken)
-    monkeypatch.setattr(dispatching, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(bench.dispatcher.settler, "dead_letter", broken)
+    monkeypatch.setattr(session_actor, "MAX_ATTEMPTS", 1)
     bench.turns.errors["a"] = [RuntimeError("a defect, too")]
 
     await bench.bus.post_all([inbound("a"), inbound("b")])
@@ -361,7 +365,7 @@ async def test_a_shutdown_gives_the_attempt_back(bench: Bench, disk: FailingData
 
     await bench.dispatcher.close()
 
-    (pending,) = await bench.bus.pending()
+    (pending,) = await bench.bus.inbox.pending()
     assert pending.attempts == 0
 
 

@@ -12,8 +12,7 @@ from nanobot.core.events import Event, Notice
 from nanobot.core.messages import Role, Trust
 from nanobot.core.tool import ToolContext
 from nanobot.safety.paths import PathResolver
-from nanobot.shell.background import BackgroundProcesses
-from nanobot.shell.commands import CommandRunner, OutputLimits
+from nanobot.shell.commands import BackgroundProcesses, CommandRunner, OutputLimits
 from nanobot.shell.exec import Exec, ExecArguments
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxPolicy
 from nanobot.store.home import Home

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.turn import TurnResult
-from nanobot.bus.answers import consequences
+from nanobot.bus.answers import answer_messages
 from nanobot.bus.bus import MessageBus
 from nanobot.config.schema import HeartbeatConfig
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Role
@@ -95,7 +95,7 @@ async def test_one_turn_holds_all_tasks_and_a_slot_has_one(bench: Bench) -> None
 
     began = [await service.beat(), await service.beat()]
 
-    (pending,) = await bench.bus.pending()
+    (pending,) = await bench.bus.inbox.pending()
     assert began == [True, False]
     assert "- [ ] one\n- [ ] two" in pending.message.content
     assert (pending.message.session_key, pending.message.profile) == ("heartbeat", "heartbeat")
@@ -114,7 +114,7 @@ async def test_a_long_file_says_what_is_left_out_and_keeps_what_is_important(ben
 
     await service.beat()
 
-    (pending,) = await bench.bus.pending()
+    (pending,) = await bench.bus.inbox.pending()
     assert "## Important\n- [ ] the boiler\n" in pending.message.content
     assert f"of {file.stat().st_size:,} characters shown" in pending.message.content
 
@@ -125,11 +125,11 @@ async def test_a_heartbeat_waits_for_the_former_one(bench: Bench) -> None:
     await service.beat()
     bench.now += timedelta(minutes=30)
     while_it_runs = await service.beat()
-    (pending,) = await bench.bus.pending()
+    (pending,) = await bench.bus.inbox.pending()
     done = TurnResult(session=SESSION, consumed=(pending.message.id,), answer="Rain!")
-    await bench.bus.settle(done, consequences(pending.message, done).outbounds)
+    await bench.bus.settle(done, answer_messages(pending.message, done)[0])
     while_it_is_delivered = await service.beat()
-    await bench.bus.nothing_to_send(f"{pending.message.id}/answer")
+    await bench.bus.outbox.nothing_to_send(f"{pending.message.id}/answer")
 
     assert (while_it_runs, while_it_is_delivered, await service.beat()) == (False, False, True)
 
@@ -171,10 +171,10 @@ async def test_the_answer_goes_to_the_last_used_chat_unless_it_is_the_token(
     service = bench.service()
     await bench.bus.post(InboundMessage("telegram", "42", "42", "hello", role=Role.OWNER))
     await service.beat()
-    _, pending = await bench.bus.pending()
+    _, pending = await bench.bus.inbox.pending()
 
     done = TurnResult(session=SESSION, consumed=(pending.message.id,), answer=answer)
-    outbounds = consequences(pending.message, done).outbounds
+    outbounds = answer_messages(pending.message, done)[0]
 
     assert [outbound.content for outbound in outbounds] == sent
     assert {outbound.chat_id for outbound in outbounds} <= {"42"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nanobot.shell.commands import destruction_in
+from nanobot.shell.exec import destruction_in
 
 
 @pytest.mark.parametrize(

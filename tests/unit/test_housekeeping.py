@@ -13,8 +13,9 @@ import pytest
 
 from nanobot.agent.turn import TurnResult
 from nanobot.bus import housekeeping
-from nanobot.bus.bus import KEPT_ROWS, MessageBus, post_in
+from nanobot.bus.bus import KEPT_ROWS, MessageBus
 from nanobot.bus.housekeeping import Housekeeper
+from nanobot.bus.inbox import post_in
 from nanobot.core.messages import InboundMessage
 from nanobot.store.database import Database
 

@@ -22,7 +22,7 @@ from nanobot.prompts import render
 from nanobot.safety.paths import PathResolver
 from nanobot.session.entries import violations
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.files import ReadFile

@@ -9,8 +9,8 @@ import pytest
 from nanobot.config.schema import AgentDefaults, ProvidersConfig
 from nanobot.core.chat import Image, ModelRequest, UserMessage
 from nanobot.providers.catalogue import sees
-from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
+from nanobot.providers.openai import TLS
 from tests.fakes.model_server import ModelServer
 
 

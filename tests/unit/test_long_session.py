@@ -21,7 +21,7 @@ from nanobot.core.messages import InboundMessage, Role, Trust
 from nanobot.prompts import render
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures

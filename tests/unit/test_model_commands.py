@@ -17,11 +17,11 @@ from nanobot.core.chat import Usage
 from nanobot.core.commands import CommandTable, Invocation
 from nanobot.core.errors import AuthFailed
 from nanobot.core.messages import InboundMessage, Role
-from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
+from nanobot.providers.openai import TLS
 from nanobot.session.log import SessionLog, SessionSettings
 from nanobot.session.usage import ModelCall, UsageLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.tools.registry import ToolRegistry
 

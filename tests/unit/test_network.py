@@ -27,8 +27,8 @@ from nanobot.internet.addresses import (
 from nanobot.internet.client import (
     USER_AGENT,
     FetchFailed,
+    FetchLimits,
     FetchTimedOut,
-    Limits,
     SafeClient,
     TooLarge,
 )
@@ -45,7 +45,7 @@ def client(
     allow: Iterable[Network] = (),
     internet: FakeInternet | None = None,
     tls: OneTLS | None = None,
-    limits: Limits = Limits(total_s=20.0),
+    limits: FetchLimits = FetchLimits(total_s=20.0),
 ) -> SafeClient:
     """A client that knows no name and no address but those given."""
     return SafeClient(
@@ -63,7 +63,9 @@ async def web() -> AsyncIterator[WebServer]:
         yield server
 
 
-def local(web: WebServer, *names: str, limits: Limits = Limits(total_s=20.0)) -> SafeClient:
+def local(
+    web: WebServer, *names: str, limits: FetchLimits = FetchLimits(total_s=20.0)
+) -> SafeClient:
     """A client for which ``names`` are public sites, all of them ``web``."""
     return client(
         FakeNames(dict.fromkeys(names or ("site.example",), PUBLIC)),
@@ -833,7 +835,7 @@ async def test_a_redirect_that_leads_nowhere_is_a_response(web: WebServer) -> No
 
 # -- bounds -------------------------------------------------------------------------------------
 
-SOON = Limits(total_s=0.3, connect_s=0.3)
+SOON = FetchLimits(total_s=0.3, connect_s=0.3)
 
 
 @pytest.mark.parametrize(
@@ -851,7 +853,7 @@ async def test_a_server_that_takes_its_time_is_left(web: WebServer, page: Page) 
         return page
 
     web.pages["/"] = answer
-    limits = Limits(total_s=0.3, redirects=1_000_000)
+    limits = FetchLimits(total_s=0.3, redirects=1_000_000)
 
     with pytest.raises(FetchTimedOut, match=r"longer than 0\.3 s"):
         await fetched(local(web, limits=limits), "http://site.example/")
@@ -893,7 +895,7 @@ async def test_a_cancelled_fetch_closes_its_connection(web: WebServer) -> None:
         await web.left.wait()
 
 
-SMALL = Limits(max_bytes=1000, total_s=20.0)
+SMALL = FetchLimits(max_bytes=1000, total_s=20.0)
 
 
 async def test_a_body_is_read_up_to_the_limit_and_no_further(web: WebServer) -> None:
@@ -930,7 +932,7 @@ def packed(body: bytes, encoding: str = "gzip") -> Page:
 
 async def test_a_compression_bomb_is_measured_by_what_it_unpacks_to(web: WebServer) -> None:
     web.pages["/"] = packed(gzip.compress(bytes(50_000_000)))
-    fetcher = local(web, limits=Limits(max_bytes=1_000_000, total_s=20.0))
+    fetcher = local(web, limits=FetchLimits(max_bytes=1_000_000, total_s=20.0))
 
     with pytest.raises(TooLarge):
         await fetched(fetcher, "http://site.example/")

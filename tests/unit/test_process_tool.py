@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from nanobot.core.errors import ToolError
 from nanobot.core.messages import Role
 from nanobot.safety.paths import PathResolver
-from nanobot.shell.background import BackgroundLimits, BackgroundProcesses, random_id
-from nanobot.shell.commands import CommandRunner
+from nanobot.shell.commands import BackgroundLimits, BackgroundProcesses, CommandRunner, random_id
 from nanobot.shell.exec import Exec, ExecArguments, Process, ProcessArguments
 from nanobot.shell.process_tree import Captured, OutputStream
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxPolicy
@@ -144,7 +143,7 @@ async def test_the_end_of_the_input_can_be_given(bench: Bench) -> None:
 
 async def test_a_response_is_not_taken_for_what_was_written_before(small: Bench) -> None:
     name = await small.start("echo ready; read line; echo done")
-    assert await until(lambda: small.background.state("cli:direct", name).unread > 0)
+    assert await until(lambda: small.background.find("cli:direct", name).output.unread > 0)
 
     text = await small.do("write", id=name, input="go", timeout_s=20)
 
@@ -179,7 +178,7 @@ async def test_a_write_ends_when_the_process_dies_without_reading(small: Bench) 
 async def test_a_process_that_does_not_read_holds_the_writer_only_so_long(
     small: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nanobot.shell.background.WRITE_LIMIT_S", 0.1)
+    monkeypatch.setattr("nanobot.shell.commands.WRITE_LIMIT_S", 0.1)
     name = await small.start("exec sleep 100")
 
     with pytest.raises(ToolError, match=r"does not read its input: 65,536 of 1,000,001 bytes"):
@@ -240,7 +239,7 @@ async def test_processes_are_listed_with_how_they_do(bench: Bench) -> None:
     await bench.start("exit 2")
     await bench.do("poll", id="bg-1", timeout_s=20)
     await bench.start("echo hi;\n cat")
-    assert await until(lambda: bench.background.state("cli:direct", "bg-2").unread == 3)
+    assert await until(lambda: bench.background.find("cli:direct", "bg-2").output.unread == 3)
 
     text = await bench.do("list")
 
@@ -273,7 +272,7 @@ async def test_a_guest_sees_and_steers_nothing(small: Bench) -> None:
         args = ProcessArguments.model_validate({"action": action, "id": "bg-1", "input": "x"})
         with pytest.raises(ToolError, match="Only the owner"):
             await small.process.run(args, context)
-    assert small.background.state("cli:direct", "bg-1").exit_code is None
+    assert small.background.find("cli:direct", "bg-1").exit_code is None
 
 
 async def test_a_call_without_an_id_says_what_it_needs(small: Bench) -> None:
@@ -339,7 +338,7 @@ def family(marker: str) -> str:
 
 
 async def begun(bench: Bench, name: str, session: str = "cli:direct") -> None:
-    assert await until(lambda: bench.background.state(session, name).unread >= 6)
+    assert await until(lambda: bench.background.find(session, name).output.unread >= 6)
 
 
 async def test_kill_ends_it_with_everything_it_started(bench: Bench, marker: str) -> None:

@@ -18,7 +18,6 @@ from nanobot.core.errors import (
     Refused,
     RetryLater,
 )
-from nanobot.providers.easing import Options, eased
 from nanobot.providers.failures import (
     Endpoint,
     Failure,
@@ -27,7 +26,7 @@ from nanobot.providers.failures import (
     failure_in_document,
     retry_after,
 )
-from nanobot.providers.quirks import Quirks
+from nanobot.providers.quirks import Options, Quirks, without_refused
 
 KEY = "sk-fake-0123456789abcdef"
 ENDPOINT = Endpoint("acme", "https://me:pass-word@acme.test/v1/chat/completions?v=1", (KEY,))
@@ -329,7 +328,7 @@ def test_quirks_change_the_fields(
     ],
 )
 def test_a_refused_field_is_left_out(content: bytes, refused: set[str]) -> None:
-    easier = eased(options(), failure_in_body(400, content))
+    easier = without_refused(options(), failure_in_body(400, content))
 
     assert easier == options(refused=frozenset(refused))
 
@@ -345,7 +344,7 @@ def test_a_refused_field_is_left_out(content: bytes, refused: set[str]) -> None:
     ],
 )
 def test_other_refusals_are_not_worked_round(failure: Failure) -> None:
-    assert eased(options(), failure) is None
+    assert without_refused(options(), failure) is None
 
 
 def test_each_field_is_given_up_once_and_then_nothing_is_left() -> None:
@@ -356,7 +355,7 @@ def test_each_field_is_given_up_once_and_then_nothing_is_left() -> None:
     asked = options()
     given_up: list[str] = []
 
-    while (easier := eased(asked, failure)) is not None:
+    while (easier := without_refused(asked, failure)) is not None:
         given_up += easier.refused - asked.refused
         asked = easier
 
@@ -396,7 +395,7 @@ def test_each_field_is_given_up_once_and_then_nothing_is_left() -> None:
     ],
 )
 def test_a_shorter_answer_is_asked_for_where_only_that_does_not_fit(said: str, fewer: int) -> None:
-    assert eased(options(), failure_in_body(400, body(said))) == options(fewer)
+    assert without_refused(options(), failure_in_body(400, body(said))) == options(fewer)
 
 
 @pytest.mark.parametrize("prompt", [3900, 4096, 9000])
@@ -409,5 +408,5 @@ def test_a_prompt_that_leaves_no_room_is_an_overflow(prompt: int) -> None:
         ),
     )
 
-    assert eased(options(), failure) is None
+    assert without_refused(options(), failure) is None
     assert type(classify(failure, ENDPOINT, "model-1")) is ContextOverflow

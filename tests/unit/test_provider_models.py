@@ -12,8 +12,8 @@ from nanobot.config.schema import AgentDefaults, ModelOverride, ProviderConfig, 
 from nanobot.core.chat import LLMResponse, ModelRequest, UserMessage
 from nanobot.core.errors import AuthFailed
 from nanobot.core.ports import ChosenModel
-from nanobot.providers.connections import TLS
 from nanobot.providers.models import Models
+from nanobot.providers.openai import TLS
 from tests.fakes.asked import asked
 from tests.fakes.model_server import ModelServer, Reply
 

@@ -16,7 +16,7 @@ from nanobot.core.chat import (
     UserMessage,
 )
 from nanobot.providers.failures import failure_in_body
-from nanobot.providers.orders import (
+from nanobot.providers.quirks import (
     SAME_ROLE_TWICE,
     SYSTEM_ROLE,
     TOOL_ROLE,

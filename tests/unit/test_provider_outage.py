@@ -22,11 +22,12 @@ from nanobot.core.ports import ChosenModel
 from nanobot.providers.resilient import Candidate, Fallback, Outages
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.registry import ToolRegistry
+from tests.fakes.hooks import NoHooks
 from tests.fakes.scripted_model import ScriptedModel, says
 
 DOWN = RetryLater("no connection")
@@ -56,7 +57,9 @@ class Gateway:
             pictures=Pictures(home),
             clock=lambda: self.now,
         )
-        self.dispatcher = Dispatcher(self.bus, loop, CommandTable(()), lambda: self.now)
+        self.dispatcher = Dispatcher(
+            self.bus, loop, CommandTable(()), lambda: self.now, hooks=NoHooks()
+        )
 
     async def prepare(self, model: str | None, *, load: bool = True) -> str:
         """Nothing to find out."""
@@ -71,7 +74,7 @@ class Gateway:
 
     async def says(self) -> list[str]:
         """What goes to the chat."""
-        waiting = await self.bus.undelivered("telegram")
+        waiting = await self.bus.outbox.undelivered("telegram")
         return [undelivered.message.content for undelivered in waiting]
 
     async def told(self, count: int) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.config.loader import load_config
+from nanobot.config.load import load_config
 from nanobot.config.schema import ModelOverride
 from nanobot.core.chat import (
     AssistantMessage,
@@ -18,11 +18,10 @@ from nanobot.core.chat import (
     ToolMessage,
     UserMessage,
 )
+from nanobot.providers.answer import ThinkingBlocks
 from nanobot.providers.catalogue import context_window, reasons
-from nanobot.providers.easing import Options
-from nanobot.providers.quirks import Quirks, ReasoningBack, overridden, quirks_at
-from nanobot.providers.thinking import ThinkingBlocks, may_think
-from nanobot.providers.wire import marked, wire_messages
+from nanobot.providers.quirks import Options, Quirks, ReasoningBack, overridden, quirks_at
+from nanobot.providers.wire import marked, may_think, wire_messages
 
 MARK = {"type": "ephemeral"}
 

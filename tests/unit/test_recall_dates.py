@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.recall.dates import Span, spans
+from nanobot.recall.query import Span, spans
 
 NOW = datetime(2026, 6, 10, 12, 0, tzinfo=UTC)
 """A Wednesday."""

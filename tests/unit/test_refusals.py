@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from nanobot.providers.refusals import EVERY_MODEL, REMEMBERED, Refusals
+from nanobot.providers.quirks import EVERY_MODEL, REMEMBERED, Refusals
 
 THEN = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -18,8 +18,7 @@ from nanobot.core.messages import Trust
 from nanobot.core.tool import Effect, Tool, ToolArguments, ToolContext, ToolOutput
 from nanobot.safety.paths import PathResolver
 from nanobot.safety.redaction import MASK, Redactor
-from nanobot.shell.background import BackgroundProcesses
-from nanobot.shell.commands import CommandRunner
+from nanobot.shell.commands import BackgroundProcesses, CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxPolicy
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures

@@ -28,12 +28,13 @@ from nanobot.core.events import Emit, ignore
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Origin, Role
 from nanobot.core.ports import ChosenModel
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
 from nanobot.tools.message import Message
 from nanobot.tools.registry import ToolRegistry
+from tests.fakes.hooks import NoHooks
 from tests.fakes.scripted_model import calls, says
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -139,13 +140,13 @@ async def _run(folder: Path, wishes: list[Wish]) -> list[tuple[str, str]]:
         pictures=Pictures(Home(folder / "home")),
         clock=lambda: NOW,
     )
-    dispatcher = Dispatcher(bus, loop, CommandTable([]), lambda: NOW, slots=3)
+    dispatcher = Dispatcher(bus, loop, CommandTable([]), lambda: NOW, hooks=NoHooks(), slots=3)
     for number, wish in enumerate(wishes):
         await bus.post(_inbound(number, wish))
     async with asyncio.timeout(20):
-        while await bus.pending():  # noqa: ASYNC110 - what is awaited is in the database
+        while await bus.inbox.pending():  # noqa: ASYNC110 - what is awaited is in the database
             await asyncio.sleep(0.001)
-    waiting = await bus.undelivered("telegram")
+    waiting = await bus.outbox.undelivered("telegram")
     await dispatcher.close()
     database.close()
     return [(item.message.chat_id, item.message.content) for item in waiting]

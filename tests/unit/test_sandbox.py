@@ -17,7 +17,7 @@ import pytest
 from nanobot.core.errors import ToolError
 from nanobot.safety.paths import DiskView
 from nanobot.shell import process_tree as process
-from nanobot.shell.commands import CommandResult, CommandRunner, OutputLimits
+from nanobot.shell.commands import CommandResult, CommandRunner, OutputLimits, ShellCommand
 from nanobot.shell.process_tree import OutputBuffer
 from nanobot.shell.sandbox import Probe, Sandbox, SandboxNetwork, SandboxPolicy
 from nanobot.shell.supervisor import descendants
@@ -93,13 +93,9 @@ async def run(
     view: DiskView | None = None,
     environment: dict[str, str] | None = None,
 ) -> CommandResult:
+    view = view or DiskView((workspace,))
     return await runner.run(
-        command,
-        cwd=workspace,
-        timeout=timeout,
-        environment=environment or {},
-        view=view or DiskView((workspace,)),
-        sandboxed=sandboxed,
+        ShellCommand(command, workspace, environment or {}, view, sandboxed), timeout=timeout
     )
 
 
@@ -330,11 +326,7 @@ async def test_closing_the_runner_ends_what_runs(workspace: Path, sandboxed: boo
     runner = CommandRunner(sandbox_of())
     marker = f"1000.{uuid4().int}"
     tree = runner.start(
-        f"sleep {marker}",
-        cwd=workspace,
-        environment={},
-        view=DiskView((workspace,)),
-        sandboxed=sandboxed,
+        ShellCommand(f"sleep {marker}", workspace, {}, DiskView((workspace,)), sandboxed)
     )
     assert await eventually(lambda: bool(alive(marker)))
 
@@ -347,15 +339,14 @@ async def test_closing_the_runner_ends_what_runs(workspace: Path, sandboxed: boo
 DAEMON = """
 import asyncio, os, sys
 from pathlib import Path
-from nanobot.shell.commands import CommandRunner
+from nanobot.shell.commands import CommandRunner, ShellCommand
 from nanobot.safety.paths import DiskView
 from nanobot.shell.sandbox import Sandbox, SandboxPolicy
 
 async def main(workspace, command, sandboxed):
     sandbox = Sandbox(SandboxPolicy(), environ=os.environ, user_home=Path.home())
     await CommandRunner(sandbox).run(
-        command, cwd=workspace, timeout=1000, environment={}, view=DiskView((workspace,)),
-        sandboxed=sandboxed,
+        ShellCommand(command, workspace, {}, DiskView((workspace,)), sandboxed), timeout=1000
     )
 
 asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "True"))

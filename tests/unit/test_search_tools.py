@@ -17,7 +17,7 @@ from nanobot.safety.paths import PathResolver
 from nanobot.shell.supervisor import descendants
 from nanobot.store.home import Home
 from nanobot.tools.search import FindFiles, FindFilesArguments, Grep, GrepArguments
-from nanobot.tools.search_worker import Outcome, Request, glob_matcher, search
+from nanobot.tools.search_worker import Request, Summary, glob_matcher, search
 from tests.fakes.tool_turns import tool_turn
 
 
@@ -426,7 +426,7 @@ def test_a_search_ends_with_its_time(tmp_path: Path) -> None:
     assert worked(tmp_path, [], seconds=-1.0)["end"] == "time"
 
 
-def worked(root: Path, hits: list[object], seconds: float = 10.0) -> Outcome:
+def worked(root: Path, hits: list[object], seconds: float = 10.0) -> Summary:
     descriptor = os.open(root, os.O_RDONLY)
     try:
         return search(

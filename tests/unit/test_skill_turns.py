@@ -22,11 +22,11 @@ from nanobot.prompts import render
 from nanobot.safety.paths import PathResolver
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
-from nanobot.shell.background import BackgroundProcesses
-from nanobot.shell.commands import CommandRunner
+from nanobot.shell.commands import BackgroundProcesses, CommandRunner
 from nanobot.shell.sandbox import Sandbox, SandboxMode, SandboxPolicy
-from nanobot.skills import SkillOverride, SkillsLoader
-from nanobot.skills.commands import RESERVED, listing
+from nanobot.skills.catalogue import listing
+from nanobot.skills.eligibility import SkillOverride, SkillsSettings
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.switches import SkillSwitches
 from nanobot.store.database import Database
 from nanobot.store.home import Home
@@ -118,11 +118,9 @@ def made(
     skills = SkillsLoader(
         workspace,
         tmp_path / "no-skills",
-        entries=entries or {},
+        settings=SkillsSettings(entries=entries or {}, watch=watch),
         environ={"PATH": os.environ["PATH"]},
-        watch=watch,
         off=switches.off,
-        reserved_commands=RESERVED,
         clock=clock,
     )
     resolver = PathResolver(home, restrict=True, noted=switches.note_write)
@@ -319,10 +317,10 @@ async def test_two_turns_at_once_never_mix_their_keys(tmp_path: Path, database: 
     await bench.turn("hi", chat="a")  # the session's skills are fixed: one
     (bench.root / "one" / "SKILL.md").unlink()
     write_skill(bench.root, "two")
-    bench.skills.refresh()
+    bench.skills.snapshot_for(None)
     write_skill(bench.root, "sh", "command-dispatch: tool", "command-tool: exec")
     os.mkfifo(bench.root.parent / "gate")
-    bench.skills.refresh()
+    bench.skills.snapshot_for(None)
     # Each command waits for the other: both run at the same time.
     meet = "echo $SERVICE_KEY; "
     ask_a = calls(("1", "exec", f'{{"command": "{meet} echo go > gate"}}'))
@@ -383,9 +381,9 @@ async def test_one_written_after_reading_untrusted_content_stays_off(bench: Benc
     await bench.turn("/jot x", name="in-2")
 
     assert bench.last_words().endswith("\n/jot x")
-    [standing] = bench.skills.snapshot().standings
-    assert (standing.skill.name, standing.enabled, standing.is_listed) == ("jot", False, False)
-    assert "nanobot skills enable jot" in standing.held_back
+    [status] = bench.skills.snapshot().statuses
+    assert (status.skill.name, status.enabled, status.is_listed) == ("jot", False, False)
+    assert "nanobot skills enable jot" in status.off_reason
     assert "skills enable jot" in listing(bench.skills.snapshot())
 
 
@@ -446,7 +444,7 @@ def test_an_untrusted_skill_does_not_take_the_place_of_a_trusted_one(tmp_path: P
     )
 
     assert loader.load_skills_for_context(["weather"]) == "### Skill: weather\n\nGood."
-    assert [broken.reason.split(":")[0] for broken in loader.broken()] == ["off"]
+    assert [broken.reason.split(":")[0] for broken in loader.snapshot_for(None).broken] == ["off"]
 
 
 def test_the_owner_switches_any_skill_off_and_on(tmp_path: Path) -> None:

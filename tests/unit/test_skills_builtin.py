@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.reader import read_body
 from nanobot.store.home import builtin_skills_dir, workspace_templates_dir
 
@@ -24,15 +24,13 @@ def test_every_shipped_skill_is_read_without_a_note(tmp_path: Path) -> None:
     snapshot = SkillsLoader(tmp_path).snapshot()
 
     folders = sorted(path.name for path in builtin_skills_dir().iterdir() if path.is_dir())
-    assert [standing.skill.name for standing in snapshot.standings] == folders
-    assert [standing.skill.notes for standing in snapshot.standings] == [()] * len(folders)
+    assert [status.skill.name for status in snapshot.statuses] == folders
+    assert [status.skill.manifest.notes for status in snapshot.statuses] == [()] * len(folders)
     assert snapshot.broken == ()
 
 
 def test_the_memory_skill_is_always_there_and_short(tmp_path: Path) -> None:
-    [memory] = [
-        standing for standing in SkillsLoader(tmp_path).snapshot().standings if standing.is_always
-    ]
+    [memory] = [status for status in SkillsLoader(tmp_path).snapshot().statuses if status.is_always]
 
     body = read_body(memory.skill)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.skills import (
-    Skill,
-    SkillBroken,
-    SkillInvocation,
-    SkillsLoader,
-    Source,
-)
-from nanobot.skills.commands import sanitized, slash_commands
+from nanobot.prompts import render
+from nanobot.skills.commands import SkillCall, sanitized, slash_commands
+from nanobot.skills.frontmatter import SkillBroken
+from nanobot.skills.loader import SkillsLoader
+from nanobot.skills.manifest import Manifest
+from nanobot.skills.reader import Skill, Source
 from tests.fakes.skills import write_skill
 
 
@@ -28,9 +27,7 @@ def skill(name: str, *, user_invocable: bool = True) -> Skill:
         folder=folder,
         path=folder / "SKILL.md",
         readable=(folder,),
-        declared_name=name,
-        description="d",
-        user_invocable=user_invocable,
+        manifest=Manifest(name=name, description="d", user_invocable=user_invocable),
     )
 
 
@@ -85,9 +82,7 @@ def test_only_eligible_skills_that_users_may_invoke_are_commands(tmp_path: Path)
     write_skill(tmp_path, "private", "disable-model-invocation: true")
     write_skill(tmp_path, "unmet", openclaw={"requires": {"bins": ["no-such-program"]}})
     write_skill(tmp_path, "help")
-    loader = SkillsLoader(
-        tmp_path / "none", tmp_path, which=lambda _: None, reserved_commands=["help"]
-    )
+    loader = SkillsLoader(tmp_path / "none", tmp_path, which=lambda _: None)
 
     snapshot = loader.snapshot()
 
@@ -101,9 +96,10 @@ def test_an_invocation_has_the_body_its_folder_and_the_arguments(tmp_path: Path)
     loader = SkillsLoader(tmp_path / "none", tmp_path)
     [command] = loader.snapshot().commands
 
-    invocation = loader.invocation(command, "to the  {baseDir} moon ")
+    instruction = SkillCall(command, "to the  {baseDir} moon ").instruction()
 
-    assert invocation == SkillInvocation(
+    assert instruction == render.skill_command(
+        command="go",
         skill="go",
         folder=tmp_path / "go",
         body=f"Run {tmp_path}/go/go.sh, then {tmp_path}/go/stop.sh.",
@@ -118,15 +114,17 @@ def test_invoking_a_skill_that_is_gone_says_so(tmp_path: Path) -> None:
     path.unlink()
 
     with pytest.raises(SkillBroken, match="No such file"):
-        loader.invocation(command, "")
+        SkillCall(command, "").instruction()
 
 
 def test_a_dispatched_command_names_its_tool_and_its_arguments(tmp_path: Path) -> None:
     write_skill(tmp_path, "run-it", "command-dispatch: tool", "command-tool: exec")
     [command] = SkillsLoader(tmp_path / "none", tmp_path).snapshot().commands
 
-    assert command.tool == "exec"
-    assert command.tool_arguments(" ls -l ") == {
+    call = SkillCall(command, " ls -l ").tool_call("1", lambda _: {})
+
+    assert (command.tool, call.name) == ("exec", "exec")
+    assert json.loads(call.arguments) == {
         "command": " ls -l ",
         "commandName": "run_it",
         "skillName": "run-it",

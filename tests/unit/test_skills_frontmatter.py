@@ -14,11 +14,10 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nanobot.skills import BrokenSkill, Skill, SkillBroken, Source
-from nanobot.skills.eligibility import Requirements
 from nanobot.skills.frontmatter import (
     HEADER_MAX,
     Refused,
+    SkillBroken,
     header_of,
     json_tree,
     plain_values,
@@ -27,8 +26,8 @@ from nanobot.skills.frontmatter import (
     read_simple,
     read_strict,
 )
-from nanobot.skills.manifest import read_manifest
-from nanobot.skills.reader import read_body, read_skill
+from nanobot.skills.manifest import Requirements, read_manifest
+from nanobot.skills.reader import BrokenSkill, Skill, Source, read_body, read_skill
 from tests.fakes.skills import write_raw
 
 
@@ -126,10 +125,10 @@ def test_a_common_skill_is_read_without_importing_yaml(tmp_path: Path) -> None:
     )
     program = (
         "import sys; from pathlib import Path\n"
-        "from nanobot.skills import SkillsLoader\n"
+        "from nanobot.skills.loader import SkillsLoader\n"
         f"loader = SkillsLoader(Path('none'), Path({str(tmp_path)!r}))\n"
-        "assert loader.list_skills(False), loader.broken()\n"
-        "print({'yaml', 'pyjson5', 'jinja2', 'pydantic', 'nanobot.config'} & set(sys.modules))"
+        "assert loader.list_skills(False)\n"
+        "print({'yaml', 'pyjson5', 'jinja2', 'nanobot.config'} & set(sys.modules))"
     )
 
     result = subprocess.run(
@@ -162,7 +161,11 @@ def test_line_endings_marks_and_blanks_around_it_do_not_matter(
 ) -> None:
     skill = read_well(tmp_path, content)
 
-    assert (skill.declared_name, skill.description, skill.notes) == ("sample", "Fine.", ())
+    assert (skill.manifest.name, skill.manifest.description, skill.manifest.notes) == (
+        "sample",
+        "Fine.",
+        (),
+    )
     assert read_body(skill) == "Body."
 
 
@@ -175,13 +178,13 @@ def test_a_file_that_ends_with_the_frontmatter_has_an_empty_body(tmp_path: Path)
 def test_a_file_without_frontmatter_goes_by_the_name_of_its_folder(tmp_path: Path) -> None:
     skill = read_well(tmp_path, "# How to\n\n---\n\nBody.")
 
-    assert (skill.name, skill.declared_name, skill.description) == ("sample", "", "sample")
+    assert (skill.name, skill.manifest.name, skill.manifest.description) == ("sample", "", "sample")
     assert read_body(skill) == "# How to\n\n---\n\nBody."
 
 
 @pytest.mark.parametrize("content", ["", "---\n---\n", "---\n\n---\nBody", "---\n# only\n---\n"])
 def test_an_empty_frontmatter_is_none_that_says_anything(tmp_path: Path, content: str) -> None:
-    assert read_well(tmp_path, content).description == "sample"
+    assert read_well(tmp_path, content).manifest.description == "sample"
 
 
 def test_a_frontmatter_that_is_not_closed_is_broken(tmp_path: Path) -> None:
@@ -196,7 +199,7 @@ def test_a_body_of_a_megabyte_is_read_only_when_asked_for(tmp_path: Path) -> Non
 
     skill = read_well(tmp_path, f"---\ndescription: Fine.\n---\n{body}\n")
 
-    assert skill.description == "Fine."
+    assert skill.manifest.description == "Fine."
     assert read_body(skill) == body
 
 
@@ -212,7 +215,7 @@ def test_a_frontmatter_has_a_limit(tmp_path: Path) -> None:
 def test_a_long_body_with_old_line_endings_is_no_obstacle(tmp_path: Path) -> None:
     skill = read_well(tmp_path, "---\rdescription: Fine.\r---\r" + "line\r" * 40_000)
 
-    assert skill.description == "Fine."
+    assert skill.manifest.description == "Fine."
 
 
 def test_a_file_of_many_megabytes_is_broken(tmp_path: Path) -> None:
@@ -275,13 +278,13 @@ def test_a_body_that_is_not_utf8_loses_only_the_letters_in_question(tmp_path: Pa
 def test_descriptions_are_read_as_meant(tmp_path: Path, line: str, description: str) -> None:
     skill = read_well(tmp_path, f"---\nname: sample\n{line}\nlicense: MIT\n---\nBody")
 
-    assert (skill.description, skill.license) == (description, "MIT")
+    assert (skill.manifest.description, skill.manifest.license) == (description, "MIT")
 
 
 def test_a_file_read_line_by_line_says_so(tmp_path: Path) -> None:
     skill = read_well(tmp_path, "---\nname: sample\ndescription: a: b\n---\n")
 
-    assert skill.notes == (
+    assert skill.manifest.notes == (
         "not strict YAML, read line by line: mapping values are not allowed in this context"
         " (line 3)",
     )
@@ -316,7 +319,7 @@ def test_metadata_is_read_in_every_form_beside_any_neighbour(
         tmp_path, f"---\n{neighbour}\n{_METADATA[form]}\nhomepage: https://example.org\n---\n"
     )
 
-    assert (skill.requires, skill.homepage) == (_NEEDS, "https://example.org")
+    assert (skill.manifest.requires, skill.manifest.homepage) == (_NEEDS, "https://example.org")
 
 
 def test_an_open_bracket_does_not_swallow_the_keys_below(tmp_path: Path) -> None:
@@ -364,11 +367,11 @@ def test_tags_make_no_objects(tmp_path: Path) -> None:
         tmp_path, "---\ndescription: !!python/object/apply:os.getcwd 'text'\nlicense: MIT\n---\n"
     )
 
-    assert (skill.description, skill.license) == ("text", "MIT")
+    assert (skill.manifest.description, skill.manifest.license) == ("text", "MIT")
 
 
 def test_a_second_document_is_not_strict(tmp_path: Path) -> None:
     skill = read_well(tmp_path, "---\nname: sample\n...\ndescription: Fine.\n---\n")
 
-    assert skill.description == "Fine."
-    assert "line by line" in skill.notes[0]
+    assert skill.manifest.description == "Fine."
+    assert "line by line" in skill.manifest.notes[0]

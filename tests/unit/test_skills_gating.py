@@ -5,25 +5,35 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nanobot.skills import SkillOverride, SkillsLoader, Standing
+from nanobot.skills.eligibility import SkillOverride, SkillsSettings, SkillStatus
+from nanobot.skills.loader import SkillsLoader
 from tests.fakes.skills import write_skill
 
 
-def loader_of(root: Path, **options: object) -> SkillsLoader:
-    defaults: dict[str, object] = {
-        "environ": {},
-        "platform": "linux",
-        "which": {"cat": "/bin/cat", "sox": "/bin/sox"}.get,
-    }
-    return SkillsLoader(root / "workspace", root / "builtin", **(defaults | options))  # type: ignore[arg-type]
+def loader_of(
+    root: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    platform: str = "linux",
+    **settings: Any,
+) -> SkillsLoader:
+    return SkillsLoader(
+        root / "workspace",
+        root / "builtin",
+        settings=SkillsSettings(**settings),
+        environ=environ or {},
+        platform=platform,
+        which={"cat": "/bin/cat", "sox": "/bin/sox"}.get,
+    )
 
 
-def standing_of(root: Path, name: str, **options: object) -> Standing:
-    standings = loader_of(root, **options).snapshot().standings
-    return next(standing for standing in standings if standing.skill.name == name)
+def status_of(root: Path, name: str, **options: Any) -> SkillStatus:
+    statuses = loader_of(root, **options).snapshot().statuses
+    return next(status for status in statuses if status.skill.name == name)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +56,14 @@ def test_what_is_missing_is_said_in_the_words_of_the_summary(
 ) -> None:
     write_skill(tmp_path / "builtin", "needy", openclaw={"requires": requires})
 
-    standing = standing_of(
+    status = status_of(
         tmp_path,
         "needy",
         environ={"SET": "1", "EMPTY": ""},
         config={"media": {"quality": "high", "off": False}},
     )
 
-    assert (standing.missing, standing.is_eligible) == (missing, not missing)
+    assert (status.missing, status.is_eligible) == (missing, not missing)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +80,7 @@ def test_a_skill_for_another_system_is_not_eligible(
 ) -> None:
     write_skill(tmp_path / "builtin", "native", openclaw={"os": systems})
 
-    assert standing_of(tmp_path, "native", platform=platform).is_eligible is fits
+    assert status_of(tmp_path, "native", platform=platform).is_eligible is fits
 
 
 @pytest.mark.parametrize("space", ["openclaw", "moltbot", "clawdbot"])
@@ -170,13 +180,13 @@ def test_keys_variables_and_config_of_the_operator_satisfy_requirements(
         },
     )
 
-    assert standing_of(tmp_path, "needy", entries={"needy": override}).missing == missing
+    assert status_of(tmp_path, "needy", entries={"needy": override}).missing == missing
 
 
 def environment_of(
     root: Path, entries: Mapping[str, SkillOverride], environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    snapshot = loader_of(root, entries=entries, environ=environ or {}).snapshot()
+    snapshot = loader_of(root, entries=entries, environ=environ).snapshot()
     return dict(snapshot.environment)
 
 
@@ -231,9 +241,8 @@ def test_the_environment_of_the_process_stays_as_it_is(
 ) -> None:
     monkeypatch.delenv("SKILLS_TEST_KEY", raising=False)
     write_skill(tmp_path / "builtin", "keyed", openclaw={"primaryEnv": "SKILLS_TEST_KEY"})
-    loader = SkillsLoader(
-        tmp_path, tmp_path / "builtin", entries={"keyed": SkillOverride(api_key="sk-fake-1")}
-    )
+    settings = SkillsSettings(entries={"keyed": SkillOverride(api_key="sk-fake-1")})
+    loader = SkillsLoader(tmp_path, tmp_path / "builtin", settings=settings)
 
     before = dict(os.environ)
     environment = loader.snapshot().environment

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.skills import SkillBroken
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.install import install
 from nanobot.skills.install.bundle import read_archive
 from nanobot.skills.install.clawhub import Registry, RegistryError
-from nanobot.skills.install.install import InstallError
-from nanobot.skills.install.lock import Locked, SkillLock
+from nanobot.skills.install.install import InstallError, Locked, SkillLock
 from tests.fakes.skill_registry import SkillRegistry, serving, zipped
 from tests.unit.test_skills_install import FILES, TEXT, desk_at, tarred
 

@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from nanobot.core.errors import NanobotError, StoreCorrupt
-from nanobot.skills import SkillBroken
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.install.bundle import Limits, read_archive, read_folder
 from nanobot.skills.install.clawhub import Registry, RegistryError
-from nanobot.skills.install.install import Installer, InstallError, address_of
-from nanobot.skills.install.lock import SkillLock
+from nanobot.skills.install.install import Installer, InstallError, SkillLock, address_of
 from tests.fakes.skill_registry import SkillRegistry, serving, zipped
 
 TEXT = "---\nname: tidy\ndescription: Tidies.\n---\n\nTidy up with scripts/tidy.sh.\n"

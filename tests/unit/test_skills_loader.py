@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.core.text import text_tokens
-from nanobot.skills import SkillBroken, SkillsLoader
-from nanobot.skills.commands import section_tokens
-from nanobot.skills.reader import CAP
+from nanobot.skills.catalogue import section_tokens
+from nanobot.skills.commands import SkillCall
+from nanobot.skills.eligibility import CATALOGUE_TOKENS, SkillsSettings
+from nanobot.skills.frontmatter import SkillBroken
+from nanobot.skills.loader import SkillsLoader
 from tests.fakes.skills import write_raw, write_skill
 
 
@@ -39,7 +41,7 @@ def test_no_skills_at_all_give_empty_answers(workspace: Path, builtin: Path) -> 
     assert loader.load_skills_for_context([]) == ""
     assert loader.load_skill("absent") is None
     assert loader.get_skill_metadata("absent") is None
-    assert loader.broken() == ()
+    assert loader.snapshot_for(None).broken == ()
 
 
 def test_skills_are_listed_by_folder_name_with_path_and_source(
@@ -52,7 +54,9 @@ def test_skills_are_listed_by_folder_name_with_path_and_source(
         "extra": write_skill(tmp_path / "extra", "alpha"),
     }
     loader = SkillsLoader(
-        workspace, builtin, shared_dir=tmp_path / "shared", extra_dirs=[tmp_path / "extra"]
+        workspace,
+        builtin,
+        settings=SkillsSettings(shared_dir=tmp_path / "shared", extra_dirs=[tmp_path / "extra"]),
     )
 
     assert loader.list_skills() == [
@@ -75,7 +79,9 @@ def test_of_the_same_name_the_higher_source_wins(
     for root in roots.values():
         write_skill(root, "same")
     loader = SkillsLoader(
-        workspace, builtin, shared_dir=roots["shared"], extra_dirs=[roots["extra"]]
+        workspace,
+        builtin,
+        settings=SkillsSettings(shared_dir=roots["shared"], extra_dirs=[roots["extra"]]),
     )
 
     winners = []
@@ -90,7 +96,7 @@ def test_a_loader_without_a_builtin_folder_has_the_shipped_skills(workspace: Pat
     loader = SkillsLoader(workspace)
 
     assert {"memory"} <= {skill["name"] for skill in loader.list_skills()}
-    assert loader.broken() == ()
+    assert loader.snapshot_for(None).broken == ()
 
 
 def test_only_usable_skills_are_listed_unless_all_are_asked_for(
@@ -231,9 +237,11 @@ def test_the_section_of_skills_keeps_within_its_cap(
     write_skill(builtin, "weather", "description: Weather, for any place.")
     for number in range(count):
         write_skill(workspace / "skills", f"skill-{number:04}", f"description: {'Does it. ' * 30}")
-    snapshot = SkillsLoader(workspace, builtin, catalogue=tmp_path / "c" / "skills.txt").snapshot()
+    snapshot = SkillsLoader(
+        workspace, builtin, settings=SkillsSettings(catalogue=tmp_path / "c" / "skills.txt")
+    ).snapshot()
 
-    assert section_tokens(snapshot) <= CAP
+    assert section_tokens(snapshot) <= CATALOGUE_TOKENS
     assert "Weather, for any place." in snapshot.summary
     assert (snapshot.catalogue is None) == (count <= 20)
     if snapshot.catalogue:
@@ -249,7 +257,9 @@ def test_a_catalogue_that_cannot_be_written_costs_no_turn(
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     for number in range(200):
         write_skill(builtin, f"skill-{number:04}", f"description: {'Does it. ' * 30}")
-    loader = SkillsLoader(workspace, builtin, catalogue=tmp_path / "file" / "skills.txt")
+    loader = SkillsLoader(
+        workspace, builtin, settings=SkillsSettings(catalogue=tmp_path / "file" / "skills.txt")
+    )
 
     assert loader.snapshot().catalogue is None
     assert "skill-0000" in loader.snapshot().summary
@@ -305,7 +315,7 @@ def test_a_broken_skill_says_why_and_breaks_nothing_else(workspace: Path, builti
     path = write_raw(builtin, "broken", "---\nname: [unclosed\nalways: perhaps\n---\n")
     loader = SkillsLoader(workspace, builtin)
 
-    [broken] = loader.broken()
+    [broken] = loader.snapshot_for(None).broken
     assert (broken.name, broken.source.value, broken.path, broken.reason) == (
         "broken",
         "builtin",
@@ -324,7 +334,7 @@ def test_a_broken_skill_does_not_hide_a_working_one_below(workspace: Path, built
     assert loader.list_skills(filter_unavailable=False) == [
         {"name": "memory", "path": str(working), "source": "builtin"}
     ]
-    assert [broken.source.value for broken in loader.broken()] == ["workspace"]
+    assert [broken.source.value for broken in loader.snapshot_for(None).broken] == ["workspace"]
 
 
 def test_other_files_hidden_folders_and_nested_skills_are_no_skills(
@@ -340,7 +350,7 @@ def test_other_files_hidden_folders_and_nested_skills_are_no_skills(
     loader = SkillsLoader(workspace, builtin)
 
     assert [skill["name"] for skill in loader.list_skills(filter_unavailable=False)] == ["real"]
-    assert loader.broken() == ()
+    assert loader.snapshot_for(None).broken == ()
 
 
 def test_a_linked_folder_is_a_skill_whose_target_is_readable(
@@ -368,7 +378,7 @@ def test_a_linked_skill_file_may_be_a_skill_file_elsewhere_and_nothing_else(
 
     assert [skill["name"] for skill in loader.list_skills()] == ["linked"]
     assert loader.snapshot().readable == (workspace / "skills" / "linked", original)
-    assert [(broken.name, broken.reason) for broken in loader.broken()] == [
+    assert [(broken.name, broken.reason) for broken in loader.snapshot_for(None).broken] == [
         ("leaking", "SKILL.md is a link to another kind of file outside its folder")
     ]
     assert loader.load_skill("leaking") is None
@@ -380,13 +390,13 @@ def test_a_file_swapped_for_a_link_after_it_was_found_is_not_read(
     path = write_skill(workspace / "skills", "swapped")
     secret = tmp_path / "config.json"
     secret.write_text('{"apiKey": "sk-fake-0"}')
-    loader = SkillsLoader(workspace, builtin, watch=False)
+    loader = SkillsLoader(workspace, builtin, settings=SkillsSettings(watch=False))
     [command] = loader.snapshot().commands
     path.unlink()
     path.symlink_to(secret)
 
     with pytest.raises(SkillBroken, match="link to another kind of file"):
-        loader.invocation(command, "")
+        SkillCall(command, "").instruction()
 
 
 def test_links_in_circles_and_to_nowhere_are_broken_skills(workspace: Path, builtin: Path) -> None:
@@ -396,7 +406,7 @@ def test_links_in_circles_and_to_nowhere_are_broken_skills(workspace: Path, buil
     (root / "nowhere").symlink_to(root / "gone")
     loader = SkillsLoader(workspace, builtin)
 
-    assert [(broken.name, broken.reason) for broken in loader.broken()] == [
+    assert [(broken.name, broken.reason) for broken in loader.snapshot_for(None).broken] == [
         ("circle", os.strerror(errno.ELOOP)),
         ("nowhere", "the folder is a link to nowhere"),
     ]
@@ -411,7 +421,7 @@ def test_a_link_to_a_folder_that_holds_all_skills_is_broken(workspace: Path, bui
     loader = SkillsLoader(workspace, builtin)
 
     assert [skill["name"] for skill in loader.list_skills()] == ["fine"]
-    assert [broken.reason for broken in loader.broken()] == [
+    assert [broken.reason for broken in loader.snapshot_for(None).broken] == [
         f"its folder is {root}, which contains {root}"
     ]
 
@@ -424,7 +434,7 @@ def test_what_is_called_skill_md_but_is_no_file_is_broken(workspace: Path, built
     loader = SkillsLoader(workspace, builtin)
 
     assert stat.S_ISFIFO((root / "pipe" / "SKILL.md").stat().st_mode)
-    assert [(broken.name, broken.reason) for broken in loader.broken()] == [
+    assert [(broken.name, broken.reason) for broken in loader.snapshot_for(None).broken] == [
         ("folder", f"SKILL.md cannot be read: {os.strerror(errno.EISDIR)}"),
         ("pipe", "SKILL.md is not a regular file"),
     ]
@@ -435,7 +445,7 @@ def test_a_folder_name_that_cannot_be_shown_is_broken(workspace: Path, builtin: 
         write_raw(workspace / "skills", name, "---\ndescription: d\n---\n")
     loader = SkillsLoader(workspace, builtin)
 
-    assert {broken.reason for broken in loader.broken()} == {
+    assert {broken.reason for broken in loader.snapshot_for(None).broken} == {
         "the folder's name holds characters that cannot be shown"
     }
     assert loader.build_skills_summary() == ""
@@ -447,7 +457,7 @@ def test_a_root_that_is_no_folder_is_reported(workspace: Path, builtin: Path) ->
     write_skill(builtin, "fine")
     loader = SkillsLoader(workspace, builtin)
 
-    assert [(broken.name, broken.reason) for broken in loader.broken()] == [
+    assert [(broken.name, broken.reason) for broken in loader.snapshot_for(None).broken] == [
         ("skills", f"not listed: {os.strerror(errno.ENOTDIR)}")
     ]
     assert [skill["name"] for skill in loader.list_skills(filter_unavailable=False)] == ["fine"]

@@ -6,9 +6,15 @@ import json
 
 import pytest
 
-from nanobot.skills.eligibility import InstallKind, InstallSpec, Requirements, SkillBroken
-from nanobot.skills.frontmatter import read
-from nanobot.skills.manifest import DESCRIPTION_MAX, Manifest, read_manifest
+from nanobot.skills.frontmatter import SkillBroken, read
+from nanobot.skills.manifest import (
+    DESCRIPTION_MAX,
+    InstallKind,
+    InstallSpec,
+    Manifest,
+    Requirements,
+    read_manifest,
+)
 
 
 def manifest(header: str, **spaces: object) -> Manifest:
@@ -54,7 +60,7 @@ def test_everything_a_skill_can_say_is_typed() -> None:
     )
 
     assert said == Manifest(
-        declared_name="folder",
+        name="folder",
         description="Does it.",
         homepage="https://example.org",
         emoji="🦊",
@@ -64,7 +70,9 @@ def test_everything_a_skill_can_say_is_typed() -> None:
         always=False,
         ungated=False,
         user_invocable=False,
-        model_invocable=False,
+        disable_model_invocation=True,
+        command_dispatch="tool",
+        command_arg_mode="raw",
         command_tool="exec",
         os=("linux", "darwin"),
         requires=Requirements(("a",), ("b", "c"), ("D",), ("e.f",)),
@@ -92,7 +100,7 @@ def test_everything_a_skill_can_say_is_typed() -> None:
 def test_each_namespace_of_the_family_is_understood(space: str) -> None:
     said = manifest("description: d", **{space: {"requires": {"env": ["KEY"]}, "emoji": "🦊"}})
 
-    assert (said["requires"].env, said["emoji"]) == (("KEY",), "🦊")
+    assert (said.requires.env, said.emoji) == (("KEY",), "🦊")
 
 
 def test_of_several_namespaces_the_first_that_has_a_field_decides_it() -> None:
@@ -104,7 +112,7 @@ def test_of_several_namespaces_the_first_that_has_a_field_decides_it() -> None:
         somebody={"emoji": "0", "primaryEnv": "ELSE"},
     )
 
-    assert (said["emoji"], said["requires"].bins, said["os"], said["key"], said["primary_env"]) == (
+    assert (said.emoji, said.requires.bins, said.os, said.key, said.primary_env) == (
         "1",
         ("two",),
         ("linux",),
@@ -141,7 +149,7 @@ def test_always_means_in_context_or_ungated_by_where_it_stands(
         f"description: d\n{top}", **{space: {"always": value} for space, value in spaces.items()}
     )
 
-    assert (said["always"], said["ungated"]) == (always, ungated)
+    assert (said.always, said.ungated) == (always, ungated)
 
 
 def test_single_names_and_commas_make_a_list_and_repetitions_none() -> None:
@@ -150,14 +158,14 @@ def test_single_names_and_commas_make_a_list_and_repetitions_none() -> None:
         openclaw={"requires": {"bins": "curl, jq", "env": ["A", "A", " "]}, "os": "linux"},
     )
 
-    assert said["requires"] == Requirements(bins=("curl", "jq"), env=("A",))
-    assert (said["os"], said["allowed_tools"]) == (("linux",), ("a", "b"))
+    assert said.requires == Requirements(bins=("curl", "jq"), env=("A",))
+    assert (said.os, said.allowed_tools) == (("linux",), ("a", "b"))
 
 
 def test_names_that_look_like_other_things_stay_names() -> None:
     said = manifest("description: d\nmetadata: {openclaw: {requires: {bins: [yes, no, 7z, 1.10]}}}")
 
-    assert said["requires"].bins == ("yes", "no", "7z", "1.10")
+    assert said.requires.bins == ("yes", "no", "7z", "1.10")
 
 
 def test_truth_may_be_a_digit_and_a_system_may_have_its_common_name() -> None:
@@ -165,8 +173,8 @@ def test_truth_may_be_a_digit_and_a_system_may_have_its_common_name() -> None:
         "description: d\nalways: 1\nuser-invocable: 0", openclaw={"os": ["macOS", "macos", "Linux"]}
     )
 
-    assert (said["always"], said["user_invocable"]) == (True, False)
-    assert said["os"] == ("darwin", "linux")
+    assert (said.always, said.user_invocable) == (True, False)
+    assert said.os == ("darwin", "linux")
 
 
 @pytest.mark.parametrize(
@@ -228,20 +236,20 @@ def test_what_decides_nothing_is_left_out_with_a_note() -> None:
         " {kind: download, stripComponents: many}, text]}}"
     )
 
-    assert (said["license"], said["allowed_tools"], said["emoji"], said["command_tool"]) == (
+    assert (said.license, said.allowed_tools, said.emoji, said.command_tool) == (
         "",
         (),
         "",
         "",
     )
-    assert said["install"] == (InstallSpec(kind=InstallKind.UV, package="a"),)
-    assert said["notes"] == (
+    assert said.install == (InstallSpec(kind=InstallKind.UV, package="a"),)
+    assert said.notes == (
         "the name other is not the folder's (folder)",
         "the description is missing: a model cannot know when to use it",
+        "command-dispatch: model is not known, only tool is",
         "metadata.openclaw.emoji: expected text",
         "license: expected text",
         "allowed-tools: expected a list of names",
-        "command-dispatch: model is not known, only tool is",
         "metadata.openclaw.install[0].kind: expected one of brew, node, go, uv, download,"
         " found 'apt'",
         "metadata.openclaw.install[2].stripComponents: expected a number, found 'many'",
@@ -255,24 +263,24 @@ def test_an_unknown_argument_mode_is_raw_with_a_note() -> None:
         "command-dispatch: TOOL\ncommand-tool: exec\ncommand-arg-mode: split"
     )
 
-    assert said["command_tool"] == "exec"
-    assert said["notes"] == ("command-arg-mode: split is not known, raw is used",)
+    assert said.command_tool == "exec"
+    assert said.notes == ("command-arg-mode: split is not known, raw is used",)
 
 
 def test_a_missing_description_is_the_name_and_a_missing_name_the_folder() -> None:
     named = manifest("name: Weather Now")
     nameless = manifest("license: MIT")
 
-    assert (named["description"], nameless["description"]) == ("Weather Now", "folder")
-    assert nameless["declared_name"] == ""
+    assert (named.description, nameless.description) == ("Weather Now", "folder")
+    assert nameless.name == ""
 
 
 def test_a_long_description_is_cut_where_the_standard_ends() -> None:
     said = manifest(f"name: folder\ndescription: {'word ' * 1000}")
 
-    assert len(said["description"]) == DESCRIPTION_MAX
-    assert said["description"].endswith("…")
-    assert said["notes"] == (f"the description is longer than {DESCRIPTION_MAX} characters",)
+    assert len(said.description) == DESCRIPTION_MAX
+    assert said.description.endswith("…")
+    assert said.notes == (f"the description is longer than {DESCRIPTION_MAX} characters",)
 
 
 def test_half_a_surrogate_pair_cannot_get_in() -> None:
@@ -280,11 +288,11 @@ def test_half_a_surrogate_pair_cannot_get_in() -> None:
         'description: d\nmetadata: {"openclaw": {"emoji": "x\\ud83d", "os": ["\\ud83d"]}}'
     )
 
-    assert (said["emoji"], said["os"]) == ("x", ())
+    assert (said.emoji, said.os) == ("x", ())
 
 
 def test_the_homepage_of_the_top_level_comes_first() -> None:
     first = manifest("description: d\nhomepage: https://a.example", openclaw={"homepage": "b"})
     second = manifest("description: d", openclaw={"homepage": "https://b.example"})
 
-    assert (first["homepage"], second["homepage"]) == ("https://a.example", "https://b.example")
+    assert (first.homepage, second.homepage) == ("https://a.example", "https://b.example")

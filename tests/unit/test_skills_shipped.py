@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.skills import SkillOverride, SkillsLoader
+from nanobot.skills.eligibility import SkillOverride, SkillsSettings
 from nanobot.skills.install.bundle import read_archive, read_folder
 from nanobot.skills.install.package import lint
 from nanobot.skills.install.scan import scan
+from nanobot.skills.loader import SkillsLoader
 from nanobot.skills.reader import read_body
 from nanobot.store.home import builtin_skills_dir
 
@@ -39,20 +40,20 @@ def test_the_promised_skills_ship(tmp_path: Path) -> None:
 
 
 def test_their_part_of_every_prompt_is_small(tmp_path: Path) -> None:
-    for standing in SkillsLoader(tmp_path).snapshot().standings:
-        skill = standing.skill
+    for status in SkillsLoader(tmp_path).snapshot().statuses:
+        skill = status.skill
         body = skill.path.read_text(encoding="utf-8")
 
-        assert len(skill.description.encode()) / 4 <= 25, skill.name
+        assert len(skill.manifest.description.encode()) / 4 <= 25, skill.name
         assert len(body.encode()) / 4 <= 700, skill.name
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_each_passes_our_own_scan_and_linter(tmp_path: Path, name: str) -> None:
     [skill] = [
-        standing.skill
-        for standing in SkillsLoader(tmp_path).snapshot().standings
-        if standing.skill.name == name
+        status.skill
+        for status in SkillsLoader(tmp_path).snapshot().statuses
+        if status.skill.name == name
     ]
 
     assert scan(read_folder(skill.folder)) == ()
@@ -85,7 +86,7 @@ def test_the_creators_scripts_make_and_pack_a_skill(tmp_path: Path) -> None:
     assert (packed.returncode, packed.stdout) == (0, "my-skill.skill\n")
     assert zipfile.ZipFile(tmp_path / "my-skill.skill").namelist() == ["my-skill/SKILL.md"]
     [skill] = SkillsLoader(tmp_path, tmp_path / "none").snapshot().skills
-    assert (skill.name, skill.notes) == ("my-skill", ())
+    assert (skill.name, skill.manifest.notes) == ("my-skill", ())
 
 
 def test_what_is_packed_depends_on_the_files_alone(tmp_path: Path) -> None:
@@ -128,10 +129,10 @@ def test_the_creators_scripts_refuse_what_is_wrong(tmp_path: Path) -> None:
 def test_each_description_says_on_what_occasions_the_skill_is_for(
     tmp_path: Path, name: str
 ) -> None:
-    standings = SkillsLoader(tmp_path).snapshot().standings
-    [skill] = [one.skill for one in standings if one.skill.name == name]
+    statuses = SkillsLoader(tmp_path).snapshot().statuses
+    [skill] = [one.skill for one in statuses if one.skill.name == name]
 
-    assert re.search(r"\. Use (when|for) \S+ \S+", skill.description)
+    assert re.search(r"\. Use (when|for) \S+ \S+", skill.manifest.description)
     assert run("check_skill.py", str(skill.folder), cwd=tmp_path).stdout == f"{name}: in order\n"
 
 
@@ -147,7 +148,7 @@ def test_the_github_skills_token_reaches_gh_where_no_login_does(tmp_path: Path) 
     token = "fake-github-token-0000"
     loader = SkillsLoader(
         tmp_path,
-        entries={"github": SkillOverride(api_key=token)},
+        settings=SkillsSettings(entries={"github": SkillOverride(api_key=token)}),
         environ={},
         which=lambda name: f"/usr/bin/{name}",
     )

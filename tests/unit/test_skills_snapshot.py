@@ -8,11 +8,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nanobot.skills import SkillsLoader, SkillsSnapshot
-from nanobot.skills.reader import ALWAYS_MAX, ALWAYS_TOTAL
+from nanobot.skills.commands import SkillCall
+from nanobot.skills.eligibility import SkillsSettings, SkillsSnapshot
+from nanobot.skills.loader import ALWAYS_TOTAL, SkillsLoader
+from nanobot.skills.reader import ALWAYS_MAX
 from tests.fakes.skills import StillClock, write_raw, write_skill
 
 _opened: list[str] | None = None
@@ -44,9 +47,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "workspace" / "skills"
 
 
-def loader_of(root: Path, **options: object) -> SkillsLoader:
-    defaults: dict[str, object] = {"clock": StillClock(), "environ": {}}
-    return SkillsLoader(root.parent, root.parent / "none", **(defaults | options))  # type: ignore[arg-type]
+def loader_of(root: Path, *, watch: bool = True, **options: Any) -> SkillsLoader:
+    defaults: dict[str, Any] = {
+        "clock": StillClock(),
+        "environ": {},
+        "settings": SkillsSettings(watch=watch),
+    }
+    return SkillsLoader(root.parent, root.parent / "none", **(defaults | options))
 
 
 def names(snapshot: SkillsSnapshot) -> list[str]:
@@ -63,7 +70,7 @@ def test_a_snapshot_holds_all_that_a_turn_needs(root: Path) -> None:
     snapshot = loader.snapshot_for(None)
 
     assert names(snapshot) == ["always", "usual"]
-    assert [standing.skill.name for standing in snapshot.standings] == ["always", "unmet", "usual"]
+    assert [status.skill.name for status in snapshot.statuses] == ["always", "unmet", "usual"]
     assert [broken.name for broken in snapshot.broken] == ["wrong"]
     assert snapshot.summary == loader.build_skills_summary()
     assert snapshot.always == ("always",)
@@ -111,7 +118,6 @@ def test_nothing_changed_gives_the_very_same_snapshot(root: Path) -> None:
 
     assert loader.snapshot_for(held) is held
     assert loader.snapshot() is held
-    assert loader.refresh() is False
 
 
 def test_each_kind_of_change_is_seen_at_the_next_turn(root: Path) -> None:
@@ -120,11 +126,10 @@ def test_each_kind_of_change_is_seen_at_the_next_turn(root: Path) -> None:
     assert names(held) == []
 
     write_skill(root, "new")
-    assert loader.refresh() is True
-    assert names(loader.snapshot()) == ["new"]
+    assert names(loader.snapshot_for(held)) == ["new"]
 
     write_skill(root, "new", "description: Changed.")
-    assert loader.snapshot_for(held).skills[0].description == "Changed."
+    assert loader.snapshot_for(held).skills[0].manifest.description == "Changed."
 
     (root / "new").rename(root / "renamed")
     assert names(loader.snapshot_for(held)) == ["renamed"]
@@ -154,7 +159,7 @@ def test_a_changed_body_that_is_not_in_the_prompt_changes_no_snapshot(root: Path
     write_skill(root, "usual", body="After, and longer.")
 
     assert loader.snapshot_for(held) is held
-    assert "After" in loader.invocation(held.commands[0], "").body
+    assert "After" in SkillCall(held.commands[0], "").instruction()
 
 
 def test_a_rewrite_with_the_size_and_times_of_before_is_seen(root: Path) -> None:
@@ -167,7 +172,7 @@ def test_a_rewrite_with_the_size_and_times_of_before_is_seen(root: Path) -> None
         write_skill(root, "same", f"description: {word}.")
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         held = loader.snapshot_for(held)
-        assert held.skills[0].description == f"{word}."
+        assert held.skills[0].manifest.description == f"{word}."
 
 
 def test_a_retargeted_link_is_seen(tmp_path: Path, root: Path) -> None:
@@ -181,8 +186,8 @@ def test_a_retargeted_link_is_seen(tmp_path: Path, root: Path) -> None:
     (root / "linked").unlink()
     (root / "linked").symlink_to(tmp_path / "elsewhere" / "second")
 
-    assert held.skills[0].description == "The first."
-    assert loader.snapshot_for(held).skills[0].description == "The second."
+    assert held.skills[0].manifest.description == "The first."
+    assert loader.snapshot_for(held).skills[0].manifest.description == "The second."
 
 
 def test_without_watching_a_session_keeps_what_it_started_with(root: Path) -> None:

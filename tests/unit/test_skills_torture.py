@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.context import ContextBuilder
-from nanobot.skills import SkillsLoader
-from nanobot.skills.eligibility import Source
-from nanobot.skills.reader import read_skill
+from nanobot.skills.loader import SkillsLoader
+from nanobot.skills.reader import Source, read_skill
 from tests.fakes.skills import StillClock, write_raw, write_skill
 
 HEAD = "---\nname: {name}\ndescription: Does it.\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.bus.dispatcher import Outcome
+from nanobot.bus.waiters import AskResult
 from nanobot.channels import console
 from nanobot.channels import socket_protocol as protocol
 from nanobot.channels.console import ConsoleServer
@@ -39,9 +39,9 @@ def answered() -> asyncio.Event:
 
 @pytest.fixture
 async def server(home: Home, answered: asyncio.Event) -> AsyncIterator[ConsoleServer]:
-    async def ask(inbound: InboundMessage, emit: Emit) -> Outcome:
+    async def ask(inbound: InboundMessage, emit: Emit) -> AskResult:
         await answered.wait()
-        return Outcome(answer="done")
+        return AskResult(answer="done")
 
     async def nothing(*_: Any) -> Mapping[str, Any]:
         return {}

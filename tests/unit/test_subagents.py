@@ -14,16 +14,17 @@ import pytest
 from nanobot.agent.turn import Drain, TurnResult
 from nanobot.bus.answers import report
 from nanobot.bus.bus import MessageBus
-from nanobot.bus.dispatcher import Dispatcher, QueueMode
+from nanobot.bus.dispatcher import Dispatcher
+from nanobot.bus.session_actor import QueueMode
 from nanobot.core.commands import CommandTable
 from nanobot.core.errors import RetryLater, ToolError
 from nanobot.core.events import Emit, ToolFinished, ToolStarted
 from nanobot.core.messages import (
     AnswerKind,
     AnswerRule,
-    Errand,
     InboundMessage,
     Origin,
+    ParentTurn,
     Role,
     Trust,
     Unanswered,
@@ -40,6 +41,7 @@ from nanobot.subagents.manager import (
     SubagentManager,
     subagent_id,
 )
+from tests.fakes.hooks import NoHooks
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PARENT = InboundMessage(
@@ -89,6 +91,7 @@ class Bench:
             CommandTable([]),
             lambda: self.now[0],
             subagents=self.manager,
+            hooks=NoHooks(),
             **more,  # type: ignore[arg-type]
         )
 
@@ -101,7 +104,7 @@ class Bench:
         return sent.task
 
     async def open(self) -> list[str]:
-        return [one.errand.label for one in await self.bus.errands()]
+        return [one.parent.label for one in await self.bus.inbox.open_tasks()]
 
 
 @pytest.fixture
@@ -142,7 +145,7 @@ async def test_a_task_has_its_senders_authority_taint_and_model(
     output = await Spawn(bench.manager).run(SpawnArguments(task="Find the date"), context(tmp_path))
 
     name = subagent_id("p", "c")
-    task = await bench.bus.find(name)
+    task = await bench.bus.inbox.find(name)
     assert output.text.startswith("The subagent “Find the date” has the task.")
     assert task == InboundMessage(
         "telegram",
@@ -159,7 +162,7 @@ async def test_a_task_has_its_senders_authority_taint_and_model(
         answer=AnswerRule(AnswerKind.REPORT),
         session=name,
         model="small",
-        errand=Errand("Find the date", "p", PARENT.session_key, "chat", AnswerRule()),
+        parent=ParentTurn("Find the date", "p", PARENT.session_key, "chat", AnswerRule()),
     )
     assert (task.principal, task.account) == (PARENT.principal, PARENT.session_key)
 
@@ -176,7 +179,7 @@ async def test_a_guest_sends_none(bench: Bench, tmp_path: Path) -> None:
 async def test_the_same_call_sends_one_and_a_restart_knows_of_it(bench: Bench) -> None:
     await bench.bus.post(PARENT)
     tool = Spawn(bench.manager)
-    before = await tool.aftermath("p", "c")
+    before = await tool.recovered_call("p", "c")
 
     await bench.send()
     await bench.send()
@@ -184,7 +187,7 @@ async def test_the_same_call_sends_one_and_a_restart_knows_of_it(bench: Bench) -
     assert await bench.open() == ["label c"]
     assert before is not None
     assert before.startswith("No subagent was sent")
-    assert await tool.aftermath("p", "c") == (
+    assert await tool.recovered_call("p", "c") == (
         "The subagent was sent, just before a restart; its report will come."
     )
 
@@ -236,7 +239,7 @@ async def test_a_report_is_answered_where_the_sender_was_and_is_as_tainted_as_it
         origin=Origin.SUBAGENT,
         trust=Trust.UNTRUSTED,
         answer=replace(rule, note=""),
-        errand=task.errand,
+        parent=task.parent,
     )
     assert told.content.startswith("[Report of the subagent “label c”: finished.")
     assert 'source="subagent label c">\n7\n</untrusted' in told.content
@@ -259,7 +262,7 @@ async def test_a_report_steers_the_turn_of_who_sent_it_and_no_other(
 
     turns.gates[task.id].set()
     async with asyncio.timeout(5):
-        while await bench.bus.find(f"{task.id}:done") is None:  # noqa: ASYNC110
+        while await bench.bus.inbox.find(f"{task.id}:done") is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     turns.gates["next"].set()
     async with asyncio.timeout(5):
@@ -277,7 +280,7 @@ async def test_a_report_does_not_interrupt_a_turn(bench: Bench) -> None:
     await bench.bus.post(PARENT)
     task = await bench.send()
     async with asyncio.timeout(5):
-        while await bench.bus.find(f"{task.id}:done") is None:  # noqa: ASYNC110
+        while await bench.bus.inbox.find(f"{task.id}:done") is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     turns.gates["p"].set()
@@ -286,7 +289,9 @@ async def test_a_report_does_not_interrupt_a_turn(bench: Bench) -> None:
             await asyncio.sleep(0.001)
     await dispatcher.close()
 
-    (first, second) = [one.message.content for one in await bench.bus.undelivered("telegram")]
+    (first, second) = [
+        one.message.content for one in await bench.bus.outbox.undelivered("telegram")
+    ]
     assert (first, second) == ("did p", f"did {task.id}:done")
 
 
@@ -305,7 +310,7 @@ async def test_a_subagent_that_fails_too_often_reports_it(bench: Bench) -> None:
             await asyncio.sleep(0.001)
     await dispatcher.close()
 
-    told = await bench.bus.find(f"{task.id}:done")
+    told = await bench.bus.inbox.find(f"{task.id}:done")
     assert told is not None
     assert told.content.startswith("[Report of the subagent “label c”: failed: it failed too often")
     assert task.id not in turns.taken
@@ -322,14 +327,14 @@ async def test_a_subagent_whose_model_stays_away_reports_it(bench: Bench) -> Non
     rule = AnswerRule(AnswerKind.NOTHING)
     async with asyncio.timeout(5):
         for number in count():
-            if await bench.bus.find(f"{task.id}:done") is not None:
+            if await bench.bus.inbox.find(f"{task.id}:done") is not None:
                 break
             # Mail wakes a session that waits for a model.
             await bench.bus.post(replace(PARENT, id=f"w{number}", session=task.id, answer=rule))
             await asyncio.sleep(0.001)
     await dispatcher.close()
 
-    told = await bench.bus.find(f"{task.id}:done")
+    told = await bench.bus.inbox.find(f"{task.id}:done")
     assert told is not None
     assert "failed: no network" in told.content
 
@@ -353,7 +358,7 @@ async def test_stopping_closes_what_waits_and_tells_the_session(bench: Bench) ->
         "[The user stopped the work of these subagents, which will not report: "
         "“label a”, “label b”.]"
     ]
-    assert [await bench.bus.find(f"{task.id}:done") for task in tasks] == [None, None]
+    assert [await bench.bus.inbox.find(f"{task.id}:done") for task in tasks] == [None, None]
 
 
 async def test_status_tells_how_far_each_is(bench: Bench) -> None:
@@ -365,7 +370,7 @@ async def test_status_tells_how_far_each_is(bench: Bench) -> None:
     emits[0](ToolFinished("1", "exec", True, 1.0))
     bench.now[0] += timedelta(minutes=3)
 
-    lines = await bench.manager.in_words(PARENT.session_key)
+    lines = await bench.manager.status_lines(PARENT.session_key)
 
     assert lines == [
         "- “label a”, since 3 min: thinks, after 1 tool calls",

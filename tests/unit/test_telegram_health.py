@@ -70,14 +70,14 @@ def test_the_last_error_is_kept_with_its_time() -> None:
     clock = Clock()
     health = Health(clock)
 
-    states = [health.state()]
+    states = [health.state]
     health.down("network", "no network")
-    states.append(health.state())
+    states.append(health.state)
     clock.now += timedelta(hours=1)
     health.up("@bot")
-    states.append(health.state())
+    states.append(health.state)
     health.noted("menu", "no menu")
-    states.append(health.state())
+    states.append(health.state)
 
     assert states == [
         ChannelState(False, "not connected yet"),

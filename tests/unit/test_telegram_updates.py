@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from nanobot.bus.bus import Poison
-from nanobot.channels.telegram.updates import Me, Reader
+from nanobot.bus.inbox import Poison
+from nanobot.channels.telegram.updates import REMEMBERED, Reader
 from nanobot.core.messages import InboundMessage, Role, Trust
 from nanobot.safety.gate import Gate
+from tests.fakes.telegram_channel import log_lines
 
 ANN = {"id": 7, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "username": "annlee"}
 BOT = {"id": 99, "is_bot": True, "first_name": "Nano", "username": "nano_bot"}
@@ -20,15 +21,11 @@ CHAT = {"id": 7, "type": "private", "first_name": "Ann"}
 
 
 class Door:
-    """A reader with what it was told of strangers."""
+    """A reader whose clock stands still until it is set."""
 
     def __init__(self, gate: Gate | None = None) -> None:
-        self.strangers: list[tuple[str, str]] = []
-        self.reader = Reader(
-            Me(99, "nano_bot"),
-            gate or Gate(["7"]),
-            lambda sender_id, username: self.strangers.append((sender_id, username)),
-        )
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.reader = Reader(99, gate or Gate(["7"]), lambda: self.now)
 
     def words(self, **message: Any) -> str:
         """The content made of a private message of Ann's with these fields."""
@@ -68,11 +65,13 @@ def test_somebody_let_in_by_the_star_is_a_guest() -> None:
 
 
 def test_a_stranger_is_turned_away_before_the_message_is_looked_at() -> None:
-    door = Door(Gate([]))
+    with log_lines("INFO") as lines:
+        read = Door(Gate([])).reader.read(update(text=["not", "even", "a", "text"], date="never"))
 
-    read = door.reader.read(update(text=["not", "even", "a", "text"], date="never"))
-
-    assert (read, door.strangers) == (None, [("7", "annlee")])
+    assert read is None
+    assert [line.split(";")[0] for line in lines] == [
+        "INFO telegram: ignored a stranger, id 7 @annlee (1 message)"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,9 +87,10 @@ def test_a_stranger_is_turned_away_before_the_message_is_looked_at() -> None:
     ],
 )
 def test_what_is_not_a_message_in_a_private_chat_is_ignored(entry: dict[str, Any]) -> None:
-    door = Door()
+    with log_lines("INFO") as lines:
+        read = Door().reader.read(entry)
 
-    assert (door.reader.read(entry), door.strangers) == (None, [])
+    assert (read, lines) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,54 @@ def test_a_thread_id_that_is_no_topic_is_no_thread() -> None:
     assert isinstance(read, InboundMessage) and read.thread_id is None
 
 
-# --- wording -------------------------------------------------------------------------------------
+# --- unknown senders -----------------------------------------------------------------------------
+
+
+def unknown(sender_id: int, username: str = "") -> dict[str, Any]:
+    """An update with a private message of somebody who is not on the allow list."""
+    sender = {"id": sender_id, "is_bot": False, "first_name": "Eve", "username": username}
+    return update(text="hi", **{"from": sender})
+
+
+def test_an_unknown_sender_is_named_once_an_hour_with_the_messages_in_between() -> None:
+    door = Door()
+    with log_lines("INFO") as lines:
+        for _ in range(4):
+            door.reader.read(unknown(555, "eve"))
+            door.now += timedelta(minutes=19)
+        door.reader.read(unknown(555, "eve"))
+
+    hint = "to let them in, add the id to channels.telegram.allowFrom"
+    assert lines == [
+        f"INFO telegram: ignored a stranger, id 555 @eve (1 message); {hint}",
+        f"INFO telegram: ignored a stranger, id 555 @eve (4 messages); {hint}",
+    ]
+
+
+def test_each_unknown_sender_has_a_line() -> None:
+    door = Door()
+    with log_lines("INFO") as lines:
+        door.reader.read(unknown(1))
+        door.reader.read(unknown(2, "x\ny"))
+
+    assert [line.split(";")[0] for line in lines] == [
+        "INFO telegram: ignored a stranger, id 1 (1 message)",
+        "INFO telegram: ignored a stranger, id 2 @x y (1 message)",
+    ]
+
+
+def test_a_crowd_of_unknown_senders_is_not_remembered_for_ever() -> None:
+    door = Door(Gate([]))
+    for number in range(REMEMBERED + 1):
+        door.reader.read(unknown(number))
+    with log_lines("INFO") as lines:
+        door.reader.read(unknown(REMEMBERED))
+        door.reader.read(unknown(0))
+
+    assert len(lines) == 1 and "id 0 " in lines[0]
+
+
+# --- message text --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

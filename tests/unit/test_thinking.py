@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nanobot.providers.thinking import Split, ThinkSplitter
+from nanobot.providers.answer import Split, ThinkSplitter
 
 
 def split(pieces: list[str]) -> Split:

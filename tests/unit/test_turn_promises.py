@@ -14,13 +14,13 @@ from nanobot.agent.context import ContextBuilder
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.turn import TurnResult
 from nanobot.agent.window import Spill
-from nanobot.bus.answers import consequences
+from nanobot.bus.answers import answer_messages
 from nanobot.bus.bus import MessageBus
 from nanobot.core.chat import AssistantMessage, ChatMessage, ToolCall, ToolMessage, UserMessage
 from nanobot.core.messages import AnswerKind, AnswerRule, InboundMessage, Role, Trust
 from nanobot.session.entries import Draft, EntryKind
 from nanobot.session.log import SessionLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.images import Pictures
@@ -51,7 +51,7 @@ class Bench:
 
     async def queued(self) -> list[tuple[str, str, str]]:
         """The outbox: (id, chat, text)."""
-        waiting = await self.bus.undelivered("telegram")
+        waiting = await self.bus.outbox.undelivered("telegram")
         return [(one.message.id, one.message.chat_id, one.message.content) for one in waiting]
 
 
@@ -156,8 +156,8 @@ def test_an_answer_goes_where_its_rule_says() -> None:
     rule = AnswerRule(AnswerKind.REPLY, "matrix", "77", "5")
     result = TurnResult(session=SESSION, consumed=("in-1",), answer="Done.")
 
-    (here,) = consequences(inbound("go"), result).outbounds
-    (there,) = consequences(replace(inbound("go"), answer=rule), result).outbounds
+    (here,) = answer_messages(inbound("go"), result)[0]
+    (there,) = answer_messages(replace(inbound("go"), answer=rule), result)[0]
 
     assert (here.channel, here.chat_id, here.thread_id) == ("telegram", "42", None)
     assert (there.channel, there.chat_id, there.thread_id) == ("matrix", "77", "5")

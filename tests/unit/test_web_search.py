@@ -11,7 +11,7 @@ import pytest
 from nanobot.core.errors import ToolError
 from nanobot.core.messages import Trust
 from nanobot.core.tool import ToolOutput
-from nanobot.internet.client import USER_AGENT, FetchTimedOut, Limits, SafeClient
+from nanobot.internet.client import USER_AGENT, FetchLimits, FetchTimedOut, SafeClient
 from nanobot.internet.fetch import web_tools
 from nanobot.internet.search import (
     Brave,
@@ -38,17 +38,17 @@ async def web() -> AsyncIterator[WebServer]:
         yield server
 
 
-def client(web: WebServer, limits: Limits = Limits(total_s=20.0)) -> SafeClient:
+def client(web: WebServer, limits: FetchLimits = FetchLimits(total_s=20.0)) -> SafeClient:
     names = dict.fromkeys(("search.example", "elsewhere.example"), PUBLIC)
     internet = FakeInternet([PUBLIC], {80: web.port})
     return SafeClient(tls=OneTLS(), lookup=FakeNames(names), network=internet, limits=limits)
 
 
-def brave(web: WebServer, **options: Limits) -> Brave:
+def brave(web: WebServer, **options: FetchLimits) -> Brave:
     return Brave(client(web, **options), KEY, base=BASE)
 
 
-def duckduckgo(web: WebServer, **options: Limits) -> DuckDuckGo:
+def duckduckgo(web: WebServer, **options: FetchLimits) -> DuckDuckGo:
     return DuckDuckGo(client(web, **options), base=BASE)
 
 
@@ -314,7 +314,7 @@ async def test_an_engine_that_does_not_answer_is_left(
     web.pages |= dict.fromkeys((BRAVE_PATH, DUCK_PATH), Page(silent=True))
 
     with pytest.raises(FetchTimedOut):
-        await search(make(web, limits=Limits(total_s=0.2)))
+        await search(make(web, limits=FetchLimits(total_s=0.2)))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from nanobot.core.errors import ToolError
 from nanobot.core.messages import Trust
 from nanobot.core.tool import ToolOutput
 from nanobot.internet.addresses import AddressRefused, UrlRefused
-from nanobot.internet.client import Limits, SafeClient
+from nanobot.internet.client import FetchLimits, SafeClient
 from nanobot.internet.fetch import StatusRefused, WebFetch, WebFetchArguments, web_tools
 from nanobot.internet.reading import DocumentReader, Reading
 from nanobot.shell.supervisor import descendants
@@ -36,7 +36,7 @@ async def web() -> AsyncIterator[WebServer]:
         yield server
 
 
-def client(web: WebServer, limits: Limits = Limits(total_s=20.0)) -> SafeClient:
+def client(web: WebServer, limits: FetchLimits = FetchLimits(total_s=20.0)) -> SafeClient:
     """A client for which the world is ``web``, under several names."""
     names = dict.fromkeys(("site.example", "other.example", "search.example"), PUBLIC)
     internet = FakeInternet([PUBLIC], {80: web.port})
@@ -44,7 +44,7 @@ def client(web: WebServer, limits: Limits = Limits(total_s=20.0)) -> SafeClient:
 
 
 async def fetch(
-    web: WebServer, limits: Limits = Limits(total_s=20.0), /, **options: str | int
+    web: WebServer, limits: FetchLimits = FetchLimits(total_s=20.0), /, **options: str | int
 ) -> ToolOutput:
     tool = WebFetch(client(web, limits), DocumentReader())
     args = WebFetchArguments.model_validate({"url": f"{SITE}/", **options})
@@ -430,7 +430,7 @@ async def test_a_long_text_is_cut_and_the_model_is_told(web: WebServer) -> None:
 async def test_a_response_over_the_limit_is_read_as_far_as_the_limit(web: WebServer) -> None:
     web.pages["/"] = Page(endless=b"0123456789" * 100, content_type="text/plain")
 
-    output = await fetch(web, Limits(max_bytes=5000, total_s=20.0))
+    output = await fetch(web, FetchLimits(max_bytes=5000, total_s=20.0))
 
     assert unfenced(output.text)[1:] == (
         "Status: 200 OK\n\n" + "0123456789" * 500,

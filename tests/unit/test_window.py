@@ -42,7 +42,7 @@ from nanobot.safety.paths import PathResolver
 from nanobot.session.entries import Draft, Entry, EntryKind, violations
 from nanobot.session.log import SessionLog
 from nanobot.session.usage import UsageLog
-from nanobot.skills import SkillsLoader
+from nanobot.skills.loader import SkillsLoader
 from nanobot.store.database import Database
 from nanobot.store.home import Home
 from nanobot.tools.files import ReadFile

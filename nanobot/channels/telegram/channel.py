@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -16,16 +14,17 @@ from nanobot.channels.telegram.connections import (
     Connections,
     Limits,
     Refusal,
+    Time,
     TLSContext,
 )
-from nanobot.channels.telegram.polling import Health, Polling, Strangers
-from nanobot.channels.telegram.sending import Pacer, Sender, Sleep, TypingIndicator, payloads
-from nanobot.channels.telegram.updates import CHANNEL, Reader
+from nanobot.channels.telegram.polling import Health, Polling
+from nanobot.channels.telegram.sending import Sender, TypingIndicator, payloads
+from nanobot.channels.telegram.updates import CHANNEL
 from nanobot.config.schema import TelegramConfig
 from nanobot.core.errors import ConfigError
 from nanobot.core.events import Emit, ignore
 from nanobot.core.messages import InboundMessage, OutboundMessage
-from nanobot.core.ports import ChannelState, Clock
+from nanobot.core.ports import ChannelState
 from nanobot.core.text import one_line
 from nanobot.safety.gate import Gate
 
@@ -34,40 +33,8 @@ Menu: TypeAlias = Sequence[tuple[str, str]]
 
 MOST_COMMANDS = 100
 LONGEST_HELP = 256
-RETRY_S = 60.0
-RETRY_MOST_S = 3600.0
-
-
-async def publish(
-    menu: Menu,
-    connections: Connections,
-    limits: Limits,
-    *,
-    failed: Callable[[str], None],
-    sleep: Sleep,
-) -> None:
-    """Set the menu (Bot API ``setMyCommands``), trying again until the server has taken it.
-
-    ``failed`` hears of each failure. A server that refuses the menu as it stands is not asked
-    again: only another menu could help.
-    """
-    commands = [
-        {"command": name, "description": one_line(help_line, LONGEST_HELP) or name}
-        for name, help_line in menu[:MOST_COMMANDS]
-    ]
-    wait_s = RETRY_S
-    while True:
-        try:
-            await connections.call("setMyCommands", {"commands": commands}, limit_s=limits.call_s)
-        except CallFailed as error:
-            failed(f"the commands menu is not set: {error}")
-            if isinstance(error, Refusal) and error.code == 400:
-                return
-            after = error.after if isinstance(error, Refusal) else None
-            await sleep(max(after or 0.0, wait_s))
-            wait_s = min(wait_s * 2, RETRY_MOST_S)
-        else:
-            return
+MENU_RETRY_S = 60.0
+MENU_RETRY_MOST_S = 3600.0
 
 
 class TelegramChannel:
@@ -85,16 +52,13 @@ class TelegramChannel:
         gate: Gate,
         intake: Intake,
         menu: Callable[[], Menu],
-        clock: Clock,
         tls: TLSContext,
+        time: Time,
         limits: Limits | None = None,
-        sleep: Sleep = asyncio.sleep,
-        monotonic: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = random.random,
     ) -> None:
         """Raises ConfigError when there is no token.
 
-        ``menu`` gives the commands as they are now; it is asked after each poll.
+        ``menu`` gives the commands as they are now; the channel asks after each poll.
         """
         if not config.token.get_secret_value():
             raise ConfigError(
@@ -103,33 +67,16 @@ class TelegramChannel:
             )
         self._limits = limits = limits or Limits.of(config)
         self._menu = menu
-        self._polled = asyncio.Event()
-        self._sleep = sleep
-        self._health = Health(clock)
+        self._time = time
+        self._health = Health(time.clock)
         self._connections = Connections(config, limits, tls)
-        strangers = Strangers(clock)
-        self._polling = Polling(
-            self._connections,
-            intake,
-            lambda me: Reader(me, gate, strangers.turned_away),
-            self._health,
-            limits,
-            polled=self._polled.set,
-            sleep=sleep,
-            jitter=jitter,
-        )
-        pacer = Pacer(
-            burst=limits.chat_burst,
-            every_s=limits.chat_every_s,
-            monotonic=monotonic,
-            sleep=sleep,
-        )
-        self._sender = Sender(self._connections, limits, pacer)
-        self._typing = TypingIndicator(self._connections, limits, monotonic=monotonic, sleep=sleep)
+        self._polling = Polling(self._connections, intake, gate, self._health, limits, time)
+        self._sender = Sender(self._connections, limits, time)
+        self._typing = TypingIndicator(self._connections, limits, time)
         self._serving: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Take messages in until cancelled or closed; keep the menu up to date beside it."""
+        """Take messages in and keep the menu up to date, until cancelled or closed."""
         self._serving = asyncio.create_task(self._serve(), name="telegram intake")
         try:
             await asyncio.wait({self._serving})
@@ -154,8 +101,8 @@ class TelegramChannel:
         return await self._sender.send(outbound, piece, again=again)
 
     def began(self, inbound: InboundMessage) -> Emit:
-        """Show that a turn works on ``inbound``; its events are not shown."""
-        self._typing.begin(inbound.id, inbound.chat_id, inbound.thread_id)
+        """Show that a turn works on ``inbound``; the turn's events are not shown."""
+        self._typing.begin(inbound)
         return ignore
 
     def ended(self, inbound: InboundMessage) -> None:
@@ -163,7 +110,7 @@ class TelegramChannel:
         self._typing.end(inbound.id)
 
     def state(self) -> ChannelState:
-        return self._health.state()
+        return self._health.state
 
     async def aclose(self) -> None:
         """Stop receiving and showing, close all connections; within ``Limits.close_s``."""
@@ -180,22 +127,36 @@ class TelegramChannel:
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._polling.run(), name="telegram polling")
-            tasks.create_task(self._publish_menu(), name="telegram menu")
+            tasks.create_task(self._keep_menu(), name="telegram menu")
 
-    async def _publish_menu(self) -> None:
-        """Set the menu, and again when it has changed; looked at after each poll."""
-        await self._health.was_up.wait()
+    async def _keep_menu(self) -> None:
+        """Set the commands menu, and again when it has changed."""
         published: Menu | None = None
         while True:
-            self._polled.clear()
+            await self._polling.polled.wait()
+            self._polling.polled.clear()
             menu = self._menu()
             if menu != published:
-                await publish(
-                    menu,
-                    self._connections,
-                    self._limits,
-                    failed=lambda text: self._health.noted("menu", text),
-                    sleep=self._sleep,
-                )
+                await self._publish(menu)
                 published = menu
-            await self._polled.wait()
+
+    async def _publish(self, menu: Menu) -> None:
+        """Set the menu (Bot API ``setMyCommands``); retry unless the server refuses the menu."""
+        commands = [
+            {"command": name, "description": one_line(help_line, LONGEST_HELP) or name}
+            for name, help_line in menu[:MOST_COMMANDS]
+        ]
+        params, limit_s = {"commands": commands}, self._limits.call_s
+        wait_s = MENU_RETRY_S
+        while True:
+            try:
+                await self._connections.call("setMyCommands", params, limit_s=limit_s)
+            except CallFailed as error:
+                self._health.noted("menu", f"the commands menu is not set: {error}")
+                if isinstance(error, Refusal) and error.code == 400:
+                    return
+                after = error.after if isinstance(error, Refusal) else None
+                await self._time.sleep(max(after or 0.0, wait_s))
+                wait_s = min(wait_s * 2, MENU_RETRY_MOST_S)
+            else:
+                return

@@ -1,7 +1,7 @@
 """Raw Bot API calls over one connection pool; the only module that imports python-telegram-bot.
 
-The library's own classification of errors goes by text and loses what was sent and what was not;
-its typed methods would fail on one malformed object after the call took effect. Both are passed by.
+It does not use the library's error classes, which go by the error's text and do not tell whether
+the request was sent, nor its typed methods, which fail on one malformed object in an answer.
 Importing this module takes a few hundred milliseconds: do it off the event loop.
 """
 
@@ -22,6 +22,7 @@ from telegram.error import TelegramError
 from telegram.request import HTTPXRequest
 
 from nanobot.channels.telegram.connections import (
+    PUBLIC_SERVER,
     CallFailed,
     Limits,
     NoAnswer,
@@ -29,6 +30,7 @@ from nanobot.channels.telegram.connections import (
     PoolFull,
     Refusal,
 )
+from nanobot.config.schema import TelegramConfig
 from nanobot.core.text import one_line
 
 _KEEP_ALIVE_S = 30.0
@@ -47,26 +49,21 @@ for _name in ("httpx", "httpcore", "telegram"):
 
 
 class Client:
-    """A pool of at most ``connections`` to one Bot API server, for one bot."""
+    """A pool of at most ``connections`` to the configured Bot API server."""
 
     def __init__(
-        self,
-        token: str,
-        *,
-        server: str,
-        proxy: str | None,
-        verify: ssl.SSLContext,
-        connections: int,
-        limits: Limits,
+        self, config: TelegramConfig, limits: Limits, verify: ssl.SSLContext, connections: int
     ) -> None:
-        password = urlsplit(proxy).password if proxy else None
+        token = config.token.get_secret_value()
+        root = (config.api_base or PUBLIC_SERVER).rstrip("/")
+        password = urlsplit(config.proxy).password if config.proxy else None
         self._secrets = (token, token.partition(":")[2], password or "")
-        self._host = urlsplit(server).hostname or server
+        self._host = urlsplit(root).hostname or root
         self._limits = limits
         self._request = _Request(
             connect_timeout=limits.connect_s,
             pool_timeout=limits.free_connection_s,
-            proxy=proxy,
+            proxy=config.proxy,
             httpx_kwargs={
                 "verify": verify,
                 "limits": httpx.Limits(
@@ -76,7 +73,6 @@ class Client:
                 ),
             },
         )
-        root = server.rstrip("/")
         self._bot = _RawBot(
             token,
             base_url=lambda token: f"{root}/bot{token}",
@@ -142,7 +138,7 @@ class _Interposed(TelegramError):
 
 
 class _RawBot(Bot):
-    """Makes calls as they are, without a warning that the library knows the method, too."""
+    """A bot that makes raw calls without a warning that the library has a method for them."""
 
     @classmethod
     def _warn(cls, *_: Any, **__: Any) -> None:
@@ -150,7 +146,7 @@ class _RawBot(Bot):
 
 
 class _Request(HTTPXRequest):
-    """Tells errors by status and body, and reads only what has the shape of a success."""
+    """Raises errors with status and body, and reads only answers that have a result."""
 
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
         code, payload = await super().do_request(*args, **kwargs)
@@ -192,7 +188,7 @@ def _document(payload: bytes) -> dict[str, Any]:
 
 
 def _reason(error: BaseException) -> str:
-    """The operating system's words behind ``error``, which the libraries like to hide."""
+    """The operating system's text for ``error``, from the chain of its causes."""
     reason = str(error) or type(error).__name__
     cause: BaseException | None = error
     while cause is not None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nanobot.config.schema import TelegramConfig
+from nanobot.core.ports import Clock
 
 if TYPE_CHECKING:
     from nanobot.channels.telegram.client import Client
@@ -18,8 +22,8 @@ if TYPE_CHECKING:
 class Limits:
     """Times in seconds, sizes in connections or messages.
 
-    A poll that is not answered ``poll_margin_s`` after the server should have answered is deaf.
-    ``send_s`` is the wall clock round one message and stays well below the delivery worker's.
+    A poll without an answer ``poll_margin_s`` after it was due is given up. ``call_s`` bounds every
+    other call and stays well below the delivery worker's own limit.
     """
 
     poll_s: int = 50
@@ -27,10 +31,8 @@ class Limits:
     call_s: float = 20.0
     connect_s: float = 10.0
     free_connection_s: float = 5.0
-    send_s: float = 20.0
     backoff_s: float = 1.0
     backoff_most_s: float = 60.0
-    refused_s: float = 60.0
     typing_every_s: float = 4.0
     typing_most_s: float = 300.0
     close_s: float = 2.0
@@ -41,16 +43,25 @@ class Limits:
 
     @classmethod
     def of(cls, config: TelegramConfig) -> Limits:
-        """The limits that the owner has set, the others as they are."""
+        """The defaults with what the owner has configured."""
         usual = cls()
-        answer_s = float(config.timeout_s)
+        call_s = float(config.timeout_s)
         return replace(
             usual,
             poll_s=config.poll_timeout_s,
-            poll_margin_s=min(usual.poll_margin_s, answer_s),
-            call_s=answer_s,
-            send_s=answer_s,
+            poll_margin_s=min(usual.poll_margin_s, call_s),
+            call_s=call_s,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Clocks, waiting and chance; ``jitter`` gives a random number in [0, 1)."""
+
+    clock: Clock
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    monotonic: Callable[[], float] = time.monotonic
+    jitter: Callable[[], float] = random.random
 
 
 class CallFailed(Exception):
@@ -58,7 +69,7 @@ class CallFailed(Exception):
 
 
 class NotSent(CallFailed):
-    """The request never reached the server: no connection, or something else answered."""
+    """The Bot API server did not get the request: no connection, or something else answered."""
 
 
 class PoolFull(NotSent):
@@ -66,7 +77,7 @@ class PoolFull(NotSent):
 
 
 class NoAnswer(CallFailed):
-    """The connection broke, or time passed, or the answer cannot be read."""
+    """The connection broke, time ran out, or the answer cannot be read: it may have been sent."""
 
 
 class Refusal(CallFailed):
@@ -98,10 +109,10 @@ TLSContext: TypeAlias = Callable[[], Awaitable[ssl.SSLContext]]
 
 
 class Connections:
-    """Makes clients when they are needed, and anew when they have gone deaf.
+    """Makes clients when they are needed, and replaces those whose connections went dead.
 
-    A slow long poll never takes a connection from an answer, and answers are spread over pools,
-    since one pool gets slower than linear with requests at once.
+    Polling has a connection of its own, so that it never delays an answer. Answers are spread over
+    several pools, since the cost of one pool grows faster than the number of its requests.
     """
 
     def __init__(self, config: TelegramConfig, limits: Limits, tls: TLSContext) -> None:
@@ -111,7 +122,7 @@ class Connections:
         self._opening = asyncio.Lock()
         self._make: Callable[[int], Client] | None = None
         self._poller: Client | None = None
-        self._pools: list[_Pool | None] = [None] * limits.pools
+        self._pools: list[_Pool] = []
         self._retired: set[_Pool] = set()
         self._closed = False
 
@@ -131,17 +142,17 @@ class Connections:
     async def call(self, method: str, params: Mapping[str, Any], *, limit_s: float) -> Any:
         """Call a method over the least busy of the sending pools; raises CallFailed."""
         make = await self._opened()
-        place = min(range(len(self._pools)), key=self._load)
-        pool = self._pools[place]
-        if pool is None:
-            pool = self._pools[place] = _Pool(make(self._limits.pool_connections))
+        pool = min(self._pools, key=lambda pool: pool.running, default=None)
+        if pool is None or (pool.running and len(self._pools) < self._limits.pools):
+            pool = _Pool(make(self._limits.pool_connections))
+            self._pools.append(pool)
         pool.running += 1
         try:
             return await pool.client.call(method, params, limit_s=limit_s)
         except PoolFull:
             # With so many connections that is a leak: calls under way may end on the old pool.
-            if self._pools[place] is pool:
-                self._pools[place] = None
+            if pool in self._pools:
+                self._pools.remove(pool)
                 self._retired.add(pool)
             raise
         finally:
@@ -153,53 +164,37 @@ class Connections:
     async def aclose(self) -> None:
         """Close everything; later calls fail with NotSent."""
         self._closed = True
-        pools = [*filter(None, self._pools), *self._retired]
-        self._pools = [None] * len(self._pools)
+        pools = [*self._pools, *self._retired]
+        self._pools.clear()
         self._retired.clear()
         await self.renew_poller()
         for pool in pools:
             await pool.client.aclose()
 
     async def _opened(self) -> Callable[[int], Client]:
-        if self._make is None:
-            async with self._opening:
-                if self._make is None:
-                    self._make = await self._prepared()
+        """What makes a client with a number of connections."""
+        async with self._opening:
+            if self._make is None:
+                client = await asyncio.to_thread(_client_class)
+                if (self._config.api_base or PUBLIC_SERVER).lower().startswith("https:"):
+                    verify = await self._tls()
+                else:
+                    verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                self._make = partial(client, self._config, self._limits, verify)
         if self._closed:
             raise NotSent("the channel is closed")
         return self._make
 
-    async def _prepared(self) -> Callable[[int], Client]:
-        client = await asyncio.to_thread(_load)
-        config, limits = self._config, self._limits
-        server = config.api_base or PUBLIC_SERVER
-        if server.lower().startswith("https:"):
-            verify = await self._tls()
-        else:
-            verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        return lambda connections: client(
-            config.token.get_secret_value(),
-            server=server,
-            proxy=config.proxy,
-            verify=verify,
-            connections=connections,
-            limits=limits,
-        )
 
-    def _load(self, place: int) -> int:
-        pool = self._pools[place]
-        return 0 if pool is None else pool.running
-
-
+@dataclass(eq=False, slots=True)
 class _Pool:
     """A client with the number of its calls under way."""
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.running = 0
+    client: Client
+    running: int = 0
 
 
-def _load() -> type[Client]:
+def _client_class() -> type[Client]:
     from nanobot.channels.telegram.client import Client
 
     return Client

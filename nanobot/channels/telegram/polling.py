@@ -3,141 +3,103 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from loguru import logger
 from pydantic import ValidationError
 
-from nanobot.bus.bus import Poison
+from nanobot.bus.inbox import Poison
 from nanobot.channels.registry import Intake
-from nanobot.channels.telegram.connections import CallFailed, Connections, Limits, NoAnswer, Refusal
-from nanobot.channels.telegram.sending import Sleep
-from nanobot.channels.telegram.updates import ALLOWED_UPDATES, Me, Reader, User, update_id
+from nanobot.channels.telegram.connections import (
+    CallFailed,
+    Connections,
+    Limits,
+    NoAnswer,
+    Refusal,
+    Time,
+)
+from nanobot.channels.telegram.updates import ALLOWED_UPDATES, Reader, User, update_id
 from nanobot.core.errors import StoreError
 from nanobot.core.messages import InboundMessage
 from nanobot.core.ports import ChannelState, Clock
 from nanobot.core.text import one_line
+from nanobot.safety.gate import Gate
 
 REPEAT = timedelta(minutes=10)
 """A fault that comes and goes is logged again after this time at the earliest."""
 
 
 class Health:
-    """Owned by the polling.
+    """The channel's state, and which of its faults the log still has to be told.
 
-    ``reported`` is set with the first success or failure, ``was_up`` with the first success.
+    ``reported`` is set with the first success or failure.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.reported = asyncio.Event()
-        self.was_up = asyncio.Event()
+        self.state = ChannelState(connected=False, detail="not connected yet")
         self._clock = clock
-        self._state = ChannelState(connected=False, detail="not connected yet")
-        self._is_down = False
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._logged_at: dict[str, datetime] = {}
 
-    def state(self) -> ChannelState:
-        """The state now; the last error is kept after recovery, with its time."""
-        return self._state
-
     def up(self, detail: str) -> None:
-        """The server answers as it should."""
-        before = self._state
-        self._state = ChannelState(True, detail, before.last_error, before.error_at)
-        if self._is_down:
-            if self._told:
-                logger.info("telegram works again: {}", detail)
-        elif not self.was_up.is_set():
+        """The server answers as it should; the last error is kept with its time."""
+        before = self.state
+        self.state = ChannelState(True, detail, before.last_error, before.error_at)
+        if not before.connected and self._logged:
+            logger.info("telegram works again: {}", detail)
+        elif not before.connected and not before.last_error:
             logger.info("telegram is connected: {}", detail)
-        self._is_down = False
-        self._told.clear()
-        self.was_up.set()
+        self._logged.clear()
         self.reported.set()
 
     def down(self, kind: str, text: str) -> None:
         """Nothing can be received; ``kind`` tells faults apart whatever their texts."""
-        self._is_down = True
-        self._state = ChannelState(False, text, text, self._clock())
+        self.state = ChannelState(False, text, text, self._clock())
         self._log(kind, text)
         self.reported.set()
 
     def noted(self, kind: str, text: str) -> None:
         """Something failed without which the channel still serves."""
-        self._state = ChannelState(self._state.connected, self._state.detail, text, self._clock())
+        self.state = ChannelState(self.state.connected, self.state.detail, text, self._clock())
         self._log(kind, text)
 
     def _log(self, kind: str, text: str) -> None:
         now = self._clock()
         before = self._logged_at.get(kind)
-        if kind not in self._told and (before is None or now - before >= REPEAT):
-            self._told.add(kind)
+        if kind not in self._logged and (before is None or now - before >= REPEAT):
+            self._logged.add(kind)
             self._logged_at[kind] = now
             logger.warning("telegram: {}", text)
 
 
-QUIET = timedelta(hours=1)
-REMEMBERED = 1000
-"""Strangers whose last line in the log is remembered."""
-
-
-class Strangers:
-    """Counts messages of strangers and logs each of them at most once an hour."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._seen: dict[str, tuple[datetime, int]] = {}
-
-    def turned_away(self, sender_id: str, username: str) -> None:
-        """Note a message that was ignored."""
-        now = self._clock()
-        since, count = self._seen.pop(sender_id, (None, 0))
-        count += 1
-        if since is None or now - since >= QUIET:
-            logger.info(
-                "telegram: ignored a stranger, id {}{} ({} message{}); "
-                "to let them in, add the id to channels.telegram.allowFrom",
-                sender_id,
-                f" @{one_line(username, 32)}" if username else "",
-                count,
-                "" if count == 1 else "s",
-            )
-            since, count = now, 0
-        self._seen[sender_id] = (since, count)
-        if len(self._seen) > REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-
-
 class Polling:
-    """Polls for ever; a fault is noted in the health and waited out.
+    """Polls for ever; after a fault it waits and tries again.
 
     The server forgets updates below the offset of a poll. The offset is the last id + 1 and is
     given until a poll comes back empty, when there is nothing left to acknowledge: update ids
     start again at random after an idle week, below an offset that was kept.
+
+    ``polled`` is set once the bot is known and after each poll.
     """
 
     def __init__(
         self,
         connections: Connections,
         intake: Intake,
-        reader: Callable[[Me], Reader],
+        gate: Gate,
         health: Health,
         limits: Limits,
-        *,
-        polled: Callable[[], None],
-        sleep: Sleep,
-        jitter: Callable[[], float],
+        time: Time,
     ) -> None:
-        """``polled`` is called after each poll; ``jitter``: a random number in [0, 1)."""
+        self.polled = asyncio.Event()
         self._connections = connections
         self._intake = intake
-        self._make_reader = reader
+        self._gate = gate
         self._health = health
         self._limits = limits
-        self._polled = polled
-        self._sleep = sleep
-        self._jitter = jitter
+        self._time = time
         self._reader: Reader | None = None
         self._detail = ""
         self._offset: int | None = None
@@ -164,12 +126,12 @@ class Polling:
                 failures = 0
                 continue
             failures += 1
-            await self._sleep(wait_s)
+            await self._time.sleep(wait_s)
 
     async def _round(self) -> None:
         if self._reader is None:
             self._reader = await self._introduced()
-            self._health.up(self._detail)
+            self._succeeded()
         # After a broken connection a short poll tells at once that it is mended.
         poll_s = 0 if self._probe else self._limits.poll_s
         self._probe = False
@@ -185,8 +147,11 @@ class Polling:
         if not isinstance(entries, list):
             raise NoAnswer("what the server gave as updates is no list")
         await self._take(entries, self._reader)
+        self._succeeded()
+
+    def _succeeded(self) -> None:
         self._health.up(self._detail)
-        self._polled()
+        self.polled.set()
 
     async def _introduced(self) -> Reader:
         result = await self._connections.poll("getMe", {}, limit_s=self._limits.call_s)
@@ -195,13 +160,13 @@ class Polling:
         except ValidationError as error:
             raise NoAnswer("what the server says about the bot cannot be read") from error
         self._detail = f"@{user.username}"
-        return self._make_reader(Me(user.id, user.username))
+        return Reader(user.id, self._gate, self._time.clock)
 
     async def _take(self, entries: Sequence[object], reader: Reader) -> None:
         """Commit a batch, then move the offset.
 
-        It stays at the first message that has no room, so that Telegram keeps that; the next poll
-        brings what came since as well, which may be a command or of another chat.
+        The offset stays at the first message for which the inbox has no room, so that Telegram
+        keeps it. The next poll brings newer updates, too: a command, or another chat's message.
         """
         read = [reader.read(entry) for entry in entries]
         messages = [one for one in read if isinstance(one, InboundMessage)]
@@ -210,7 +175,7 @@ class Polling:
             left = await self._intake.post_now(messages, poison)
             if left:
                 self._offset = update_id(entries[read.index(left[0])])
-                await self._sleep(self._limits.backoff_s)
+                await self._time.sleep(self._limits.backoff_s)
                 return
         if not entries:
             self._offset = None
@@ -222,9 +187,8 @@ class Polling:
 
     async def _failed(self, error: CallFailed, failures: int) -> float:
         """Note a failed call; returns for how long to wait."""
-        limits = self._limits
         if not isinstance(error, Refusal):
-            # Its connection may be half dead, so that the next poll would be deaf, too.
+            # Its connection may be half dead, and the next poll would get no answer, either.
             await self._connections.renew_poller()
             self._probe = True
             self._health.down(type(error).__name__, str(error))
@@ -235,9 +199,9 @@ class Polling:
                 f"the token is refused: {error}; "
                 "put the one that @BotFather shows into channels.telegram.token",
             )
-            return limits.refused_s
+            return self._limits.backoff_most_s
         if error.code == 409:
-            # Either another poller, whose polls end ours, or a webhook.
+            # Another program polls for this bot, or it has a webhook.
             self._health.down(
                 "conflict", f"somebody else takes this bot's messages, so none come here: {error}"
             )
@@ -248,6 +212,6 @@ class Polling:
 
     def _backoff(self, failures: int) -> float:
         """Exponential up to the longest wait, the later half of it random."""
-        limits = self._limits
-        most = min(limits.backoff_s * 2.0 ** min(failures, 30), limits.backoff_most_s)
-        return most * (1 + self._jitter()) / 2
+        exponential_s = self._limits.backoff_s * 2.0 ** min(failures, 30)
+        most_s = min(exponential_s, self._limits.backoff_most_s)
+        return most_s * (1 + self._time.jitter()) / 2

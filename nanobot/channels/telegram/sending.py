@@ -1,15 +1,14 @@
-"""Sending to Telegram: payloads, pace, refusals and the typing indicator."""
+"""Sending to Telegram: payloads, spacing, refusals and the typing indicator."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePath
-from typing import Any, TypeAlias
+from typing import Any
 
 from loguru import logger
 from pydantic import TypeAdapter
@@ -22,10 +21,11 @@ from nanobot.channels.telegram.connections import (
     NoAnswer,
     NotSent,
     Refusal,
+    Time,
 )
 from nanobot.channels.text import MESSAGE_LIMIT, Entity, utf16_length
 from nanobot.core.errors import ChannelError, ChannelRetryLater, Undeliverable
-from nanobot.core.messages import Media, OutboundMessage
+from nanobot.core.messages import InboundMessage, OutboundMessage
 from nanobot.core.text import one_line
 
 REPETITION = "↻ (may be a repetition)\n"
@@ -60,9 +60,9 @@ class Payload:
 
 def payloads(outbound: OutboundMessage) -> tuple[str, ...]:
     """The messages an outbound is sent in, as JSON; none when it shows nothing."""
+    names = [one_line(media.name or PurePath(media.ref).name, 100) for media in outbound.media]
     missing = [
-        f"[a file was not sent, since files are not supported yet: {_name(media)}]"
-        for media in outbound.media
+        f"[a file was not sent, since files are not supported yet: {name}]" for name in names
     ]
     markdown = "\n\n".join([outbound.content, *missing])
     return tuple(
@@ -71,137 +71,15 @@ def payloads(outbound: OutboundMessage) -> tuple[str, ...]:
     )
 
 
-def _name(media: Media) -> str:
-    return one_line(media.name or PurePath(media.ref).name, 100)
-
-
 @cache
 def _payloads() -> TypeAdapter[Payload]:
     return TypeAdapter(Payload)
 
 
-Sleep: TypeAlias = Callable[[float], Awaitable[None]]
-
 REMEMBERED = 1000
 """Chats beyond which those that need no spacing any more are forgotten."""
 
-
-class Pacer:
-    """A leaky bucket a chat (the generic cell rate algorithm)."""
-
-    def __init__(
-        self, *, burst: int, every_s: float, monotonic: Callable[[], float], sleep: Sleep
-    ) -> None:
-        self._lead = (burst - 1) * every_s
-        self._every_s = every_s
-        self._monotonic = monotonic
-        self._sleep = sleep
-        self._due: dict[str, float] = {}
-
-    async def wait(self, chat_id: str) -> None:
-        """Return when the next message of a chat may go."""
-        now = self._monotonic()
-        due = max(self._due.get(chat_id, -math.inf), now - self._lead)
-        self._due[chat_id] = due + self._every_s
-        if len(self._due) > REMEMBERED:
-            self._due = {chat: due for chat, due in self._due.items() if due > now - self._lead}
-        if due > now:
-            await self._sleep(due - now)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """An indicator that is on: where, until when, and the task that renews it."""
-
-    chat_id: str
-    thread_id: str | None
-    until: float
-    task: asyncio.Task[None]
-
-
-class TypingIndicator:
-    """One task for each turn; what it fails to show is not worth a word."""
-
-    def __init__(
-        self,
-        connections: Connections,
-        limits: Limits,
-        *,
-        monotonic: Callable[[], float],
-        sleep: Sleep,
-    ) -> None:
-        self._connections = connections
-        self._limits = limits
-        self._monotonic = monotonic
-        self._sleep = sleep
-        self._shown: dict[str, _Shown] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def begin(self, turn: str, chat_id: str, thread_id: str | None) -> None:
-        """Show it for a turn, until ``end`` or for the longest time allowed."""
-        self.end(turn)
-        until = self._monotonic() + self._limits.typing_most_s
-        self._start(turn, chat_id, thread_id, until, delay_s=0.0)
-
-    def end(self, turn: str) -> None:
-        """Stop renewing it for a turn; doing so twice is doing it once."""
-        shown = self._shown.pop(turn, None)
-        if shown is not None:
-            shown.task.cancel()
-
-    def hold(self, chat_id: str) -> None:
-        """Make way for a message, which ends the indicator on the platform.
-
-        An action under way could arrive after the message and outlive the turn. If the turn goes
-        on, the indicator comes back with the next renewal.
-        """
-        for turn, shown in list(self._shown.items()):
-            if shown.chat_id == chat_id:
-                self.end(turn)
-                delay_s = self._limits.typing_every_s
-                self._start(turn, chat_id, shown.thread_id, shown.until, delay_s=delay_s)
-
-    async def aclose(self) -> None:
-        """Stop all of them."""
-        for turn in list(self._shown):
-            self.end(turn)
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _start(
-        self, turn: str, chat_id: str, thread_id: str | None, until: float, *, delay_s: float
-    ) -> None:
-        task = asyncio.create_task(
-            self._renew(chat_id, thread_id, until, delay_s), name=f"typing for {turn}"
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-        self._shown[turn] = _Shown(chat_id, thread_id, until, task)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.opt(exception=error).error("telegram: the typing indicator failed")
-
-    async def _renew(
-        self, chat_id: str, thread_id: str | None, until: float, delay_s: float
-    ) -> None:
-        params = {"chat_id": chat_id, "message_thread_id": thread_id, "action": "typing"}
-        every_s = self._limits.typing_every_s
-        if delay_s:
-            await self._sleep(delay_s)
-        while self._monotonic() < until:
-            wait_s = every_s
-            try:
-                await self._connections.call("sendChatAction", params, limit_s=every_s)
-            except CallFailed as error:
-                logger.debug("telegram: no typing indicator: {}", error)
-                if isinstance(error, Refusal) and error.after is not None:
-                    wait_s = max(error.after, every_s)
-            await self._sleep(wait_s)
-
-
-# Refusals that have nothing to do with the formatting; sending it plain could not help.
+# Refusals that have nothing to do with the formatting: plain text would be refused as well.
 _HOPELESS = re.compile(
     r"chat not found|user not found|PEER_ID_INVALID|deactivated|blocked|kicked|not a member"
     r"|too long|TOO_LONG|is empty|rights|FORBIDDEN|TOPIC|thread not found|upgraded",
@@ -210,12 +88,13 @@ _HOPELESS = re.compile(
 
 
 class Sender:
-    """Sends payloads, once each: the delivery worker owns the retries."""
+    """Sends each payload once, spaced per chat; the delivery worker owns the retries."""
 
-    def __init__(self, connections: Connections, limits: Limits, pacer: Pacer) -> None:
+    def __init__(self, connections: Connections, limits: Limits, time: Time) -> None:
         self._connections = connections
         self._limits = limits
-        self._pacer = pacer
+        self._time = time
+        self._due: dict[str, float] = {}
 
     async def send(self, outbound: OutboundMessage, piece: str, *, again: bool) -> str:
         """Send a piece and return its message id; raises ChannelRetryLater or Undeliverable."""
@@ -225,30 +104,39 @@ class Sender:
             raise Undeliverable("what was to be sent cannot be read any more") from error
         if again:
             payload = payload.marked()
-        await self._pacer.wait(outbound.chat_id)
+        await self._spaced(outbound.chat_id)
         try:
             return await self._post(outbound, payload)
         except CallFailed as error:
             raise _meaning(error) from error
 
+    async def _spaced(self, chat_id: str) -> None:
+        """Wait for the chat's leaky bucket (the generic cell rate algorithm)."""
+        now = self._time.monotonic()
+        earliest = now - (self._limits.chat_burst - 1) * self._limits.chat_every_s
+        due = max(self._due.get(chat_id, -math.inf), earliest)
+        self._due[chat_id] = due + self._limits.chat_every_s
+        if len(self._due) > REMEMBERED:
+            self._due = {chat: due for chat, due in self._due.items() if due > earliest}
+        if due > now:
+            await self._time.sleep(due - now)
+
     async def _post(self, outbound: OutboundMessage, payload: Payload) -> str:
-        params = _params(outbound, payload)
+        params, limit_s = _params(outbound, payload), self._limits.call_s
         try:
-            result = await self._call(params)
+            result = await self._connections.call("sendMessage", params, limit_s=limit_s)
         except Refusal as error:
             if error.code != 400 or not payload.entities or _HOPELESS.search(str(error)):
                 raise
             logger.bind(outbound=outbound.id).warning(
                 "telegram refuses the formatting of a message, which goes out plain: {}", error
             )
-            result = await self._call(params | {"entities": None})
+            plain = params | {"entities": None}
+            result = await self._connections.call("sendMessage", plain, limit_s=limit_s)
         try:
             return str(int(result["message_id"]))
         except (TypeError, KeyError, ValueError) as error:
             raise NoAnswer("the server's answer names no message") from error
-
-    async def _call(self, params: dict[str, Any]) -> Any:
-        return await self._connections.call("sendMessage", params, limit_s=self._limits.send_s)
 
 
 def _params(outbound: OutboundMessage, payload: Payload) -> dict[str, Any]:
@@ -268,20 +156,18 @@ def _params(outbound: OutboundMessage, payload: Payload) -> dict[str, Any]:
 
 def _entity(entity: Entity) -> dict[str, Any]:
     """An entity as the Bot API's ``MessageEntity``."""
-    fields: dict[str, Any] = {
+    fields = {
         "type": entity.kind.value,
         "offset": entity.offset,
         "length": entity.length,
+        "url": entity.url,
+        "language": entity.language,
     }
-    if entity.url is not None:
-        fields["url"] = entity.url
-    if entity.language is not None:
-        fields["language"] = entity.language
-    return fields
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _meaning(error: CallFailed) -> ChannelError:
-    """What a failed call means for the message."""
+    """A failed call as what the delivery worker is to do about the message."""
     text = str(error)
     match error:
         case NotSent():
@@ -297,3 +183,79 @@ def _meaning(error: CallFailed) -> ChannelError:
         case Refusal():
             return ChannelRetryLater(text, after=error.after)
     return ChannelRetryLater(text, maybe_sent=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Typing:
+    """A typing indicator that is on: for which message, until when, and its task."""
+
+    inbound: InboundMessage
+    until: float
+    task: asyncio.Task[None]
+
+
+class TypingIndicator:
+    """Shows "typing" in the chat of each turn; failures are not reported."""
+
+    def __init__(self, connections: Connections, limits: Limits, time: Time) -> None:
+        self._connections = connections
+        self._limits = limits
+        self._time = time
+        self._shown: dict[str, _Typing] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, inbound: InboundMessage) -> None:
+        """Show it while a turn works on ``inbound``, at most for the longest time allowed."""
+        self.end(inbound.id)
+        until = self._time.monotonic() + self._limits.typing_most_s
+        self._start(inbound, until, delay_s=0.0)
+
+    def end(self, inbound_id: str) -> None:
+        """Stop renewing it; harmless when it is not shown."""
+        shown = self._shown.pop(inbound_id, None)
+        if shown is not None:
+            shown.task.cancel()
+
+    def hold(self, chat_id: str) -> None:
+        """Pause before a message to a chat, which ends the indicator on the platform.
+
+        A call under way could arrive after the message and outlive the turn. If the turn goes on,
+        the indicator comes back with the next renewal.
+        """
+        for shown in list(self._shown.values()):
+            if shown.inbound.chat_id == chat_id:
+                shown.task.cancel()
+                self._start(shown.inbound, shown.until, delay_s=self._limits.typing_every_s)
+
+    async def aclose(self) -> None:
+        """Stop all of them."""
+        for inbound_id in list(self._shown):
+            self.end(inbound_id)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self, inbound: InboundMessage, until: float, *, delay_s: float) -> None:
+        renewing = self._renew(inbound, until, delay_s)
+        task = asyncio.create_task(renewing, name=f"typing for {inbound.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._shown[inbound.id] = _Typing(inbound, until, task)
+
+    async def _renew(self, inbound: InboundMessage, until: float, delay_s: float) -> None:
+        params = {
+            "chat_id": inbound.chat_id,
+            "message_thread_id": inbound.thread_id,
+            "action": "typing",
+        }
+        every_s = self._limits.typing_every_s
+        if delay_s:
+            await self._time.sleep(delay_s)
+        while self._time.monotonic() < until:
+            wait_s = every_s
+            try:
+                await self._connections.call("sendChatAction", params, limit_s=every_s)
+            except CallFailed as error:
+                logger.debug("telegram: no typing indicator: {}", error)
+                if isinstance(error, Refusal) and error.after is not None:
+                    wait_s = max(error.after, every_s)
+            await self._time.sleep(wait_s)

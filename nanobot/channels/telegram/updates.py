@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated, Any, TypeAlias
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 from loguru import logger
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
-from nanobot.bus.bus import Poison
+from nanobot.bus.inbox import Poison
 from nanobot.channels.text import cleaned
-from nanobot.core.messages import InboundMessage, Role, Trust
+from nanobot.core.messages import InboundMessage, Trust
+from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
 from nanobot.safety.gate import Gate
 
+CHANNEL = "telegram"
+
+ALLOWED_UPDATES = ("message",)
+"""What the server is asked for; updates queued before it was asked may be of any kind."""
+
+QUIET = timedelta(hours=1)
+"""How long the log says nothing more of a sender who is not on the allow list."""
+REMEMBERED = 1000
+"""Unknown senders whose last line in the log is remembered."""
+
 LONGEST_NAME = 64
+LONGEST_QUOTE = 500
 
 
 def _cleaned(value: object) -> object:
@@ -30,12 +41,12 @@ Text = Annotated[str, BeforeValidator(_cleaned)]
 
 
 class _Object(BaseModel):
+    """A Bot API object, as far as it is read; the classes have the API's names."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 class User(_Object):
-    """``User``."""
-
     id: StrictInt
     first_name: Text = ""
     last_name: Text = ""
@@ -47,15 +58,13 @@ class User(_Object):
 
 
 class Chat(_Object):
-    """``Chat``."""
-
     id: StrictInt
     type: str
     title: Text = ""
 
 
 class Update(_Object):
-    """``Update``; the message stays raw until its sender is let in."""
+    """The message stays raw until its sender is let in."""
 
     update_id: StrictInt = Field(ge=0, lt=2**63)
     message: dict[str, Any] | None = None
@@ -73,8 +82,8 @@ class Envelope(Address):
     sender: User = Field(alias="from")
 
 
-class Origin(_Object):
-    """``MessageOrigin``; one of the fields names whoever wrote the original."""
+class MessageOrigin(_Object):
+    """Where a forwarded message comes from; one of the fields names its author."""
 
     sender_user: User | None = None
     sender_user_name: Text = ""
@@ -89,14 +98,10 @@ class Origin(_Object):
 
 
 class Sticker(_Object):
-    """``Sticker``."""
-
     emoji: Text = ""
 
 
 class Location(_Object):
-    """``Location``."""
-
     latitude: float
     longitude: float
 
@@ -105,29 +110,25 @@ class Location(_Object):
 
 
 class Venue(_Object):
-    """``Venue``."""
-
     location: Location
     title: Text
     address: Text
 
 
 class Contact(_Object):
-    """``Contact``."""
-
     phone_number: Text
     first_name: Text = ""
     last_name: Text = ""
 
 
 class TextQuote(_Object):
-    """``TextQuote``: the part of a message that a reply is about."""
+    """The part of a message that a reply is about."""
 
     text: Text
 
 
 class Content(_Object):
-    """Of a ``Message``: what it says."""
+    """Of a ``Message``: what it says. Its fields, also the unknown ones, tell its kind."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -137,48 +138,34 @@ class Content(_Object):
     location: Location | None = None
     venue: Venue | None = None
     contact: Contact | None = None
-    forward_origin: Origin | None = None
+    forward_origin: MessageOrigin | None = None
     via_bot: User | None = None
 
     @property
-    def kinds(self) -> frozenset[str]:
-        """The names of all fields the message has; its kind of content is one of them."""
-        return frozenset(self.model_fields_set | (self.model_extra or {}).keys())
-
-    @property
     def is_from_elsewhere(self) -> bool:
-        """Whether the words are not those of whoever sent the message."""
+        """Whether somebody other than the sender wrote the text."""
         return self.forward_origin is not None or self.via_bot is not None
 
 
-class Replied(Content):
+class RepliedMessage(Content):
     """A ``Message`` that another one replies to."""
 
     message_id: StrictInt
     sender: User | None = Field(default=None, alias="from")
 
 
-class Message(Content):
-    """A ``Message`` in a private chat."""
+class Message(Envelope, Content):
+    """A message in a private chat."""
 
     message_id: StrictInt
-    chat: Chat
-    sender: User = Field(alias="from")
     date: StrictInt = Field(ge=0, lt=2**35)
     quote: TextQuote | None = None
-    reply_to_message: Replied | None = None
+    reply_to_message: RepliedMessage | None = None
     message_thread_id: StrictInt | None = None
     is_topic_message: bool = False
 
-    @property
-    def topic(self) -> int | None:
-        """The topic of the chat that the message is in."""
-        return self.message_thread_id if self.is_topic_message else None
 
-
-LONGEST_QUOTE = 500
-
-# In the order in which they are looked for: an animation carries a document, too.
+# The order matters: an animation carries a document, too.
 _UNSUPPORTED = {
     "photo": "photo: pictures are not supported yet",
     "voice": "voice message: it cannot be listened to yet",
@@ -197,64 +184,41 @@ _UNSUPPORTED = {
 }
 _UNKNOWN = "a message of a kind that is not supported yet"
 
-# What the platform says in a private chat by itself; nobody waits for an answer to it.
-_SERVICE = frozenset(
-    {
-        "boost_added",
-        "chat_background_set",
-        "chat_shared",
-        "checklist_tasks_added",
-        "checklist_tasks_done",
-        "connected_website",
-        "forum_topic_closed",
-        "forum_topic_created",
-        "forum_topic_edited",
-        "forum_topic_reopened",
-        "gift",
-        "gift_upgrade_sent",
-        "giveaway",
-        "giveaway_completed",
-        "giveaway_created",
-        "giveaway_winners",
-        "message_auto_delete_timer_changed",
-        "passport_data",
-        "pinned_message",
-        "proximity_alert_triggered",
-        "refunded_payment",
-        "successful_payment",
-        "suggested_post_approval_failed",
-        "suggested_post_approved",
-        "suggested_post_declined",
-        "suggested_post_paid",
-        "suggested_post_refunded",
-        "unique_gift",
-        "users_shared",
-        "web_app_data",
-        "write_access_allowed",
-    }
-)
+# Service messages of a private chat; nobody waits for an answer to one.
+_SERVICE_KINDS = """
+    boost_added chat_background_set chat_shared checklist_tasks_added checklist_tasks_done
+    connected_website forum_topic_closed forum_topic_created forum_topic_edited
+    forum_topic_reopened gift gift_upgrade_sent giveaway giveaway_completed giveaway_created
+    giveaway_winners message_auto_delete_timer_changed passport_data pinned_message
+    proximity_alert_triggered refunded_payment successful_payment suggested_post_approval_failed
+    suggested_post_approved suggested_post_declined suggested_post_paid suggested_post_refunded
+    unique_gift users_shared web_app_data write_access_allowed
+"""
+_SERVICE = frozenset(_SERVICE_KINDS.split())
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
-    """A message in words; ``is_from_elsewhere``: some of them are not the sender's own."""
+class MessageText:
+    """A message as text; ``is_from_elsewhere``: somebody else wrote part of it."""
 
     text: str
     is_from_elsewhere: bool
 
 
-def wording(message: Message, bot_id: int) -> Wording | None:
-    """What a message says; None when the platform says it and not a person."""
+def message_text(message: Message, bot_id: int) -> MessageText | None:
+    """The text for the model; None for a service message, which no person wrote."""
     body = _body(message)
     if body is None:
         return None
     if message.forward_origin is not None:
-        return Wording(f"[Forwarded from {message.forward_origin.name}]\n{body}", True)
+        return MessageText(f"[Forwarded from {message.forward_origin.name}]\n{body}", True)
     # A line before it would hide a command.
     quote = None if body.startswith("/") else _quote(message, bot_id)
     if quote is None:
-        return Wording(body, message.is_from_elsewhere)
-    return Wording(f"{quote.text}\n{body}", message.is_from_elsewhere or quote.is_from_elsewhere)
+        return MessageText(body, message.is_from_elsewhere)
+    return MessageText(
+        f"{quote.text}\n{body}", message.is_from_elsewhere or quote.is_from_elsewhere
+    )
 
 
 def _body(message: Content) -> str | None:
@@ -279,21 +243,21 @@ def _note(message: Content) -> str | None:
         contact = message.contact
         name = f"{contact.first_name} {contact.last_name}".strip()
         return f"contact: {one_line(f'{name}, {contact.phone_number}')}"
-    kinds = message.kinds
+    kinds = message.model_fields_set | (message.model_extra or {}).keys()
     for kind, note in _UNSUPPORTED.items():
         if kind in kinds:
             return note
     return None if kinds & _SERVICE else _UNKNOWN
 
 
-def _quote(message: Message, bot_id: int) -> Wording | None:
+def _quote(message: Message, bot_id: int) -> MessageText | None:
     """A line with what a message replies to."""
     replied = message.reply_to_message
     if replied is None:
         if message.quote is None:
             return None
         text = one_line(message.quote.text, LONGEST_QUOTE)
-        return Wording(f'[Replying to a message from elsewhere: "{text}"]', True)
+        return MessageText(f'[Replying to a message from elsewhere: "{text}"]', True)
     words = message.quote.text if message.quote is not None else replied.text or replied.caption
     if not words:
         note = _note(replied)
@@ -302,13 +266,13 @@ def _quote(message: Message, bot_id: int) -> Wording | None:
             return None
         words = note.partition(":")[0]
     author, is_known = _author(replied, message, bot_id)
-    return Wording(
+    return MessageText(
         f'[Replying to {author}: "{one_line(words, LONGEST_QUOTE)}"]',
         replied.is_from_elsewhere or not is_known,
     )
 
 
-def _author(replied: Replied, message: Message, bot_id: int) -> tuple[str, bool]:
+def _author(replied: RepliedMessage, message: Message, bot_id: int) -> tuple[str, bool]:
     """Whose message is replied to, and whether it is one of the two who talk."""
     if replied.forward_origin is not None:
         return f"a message forwarded from {replied.forward_origin.name}", False
@@ -321,30 +285,14 @@ def _author(replied: Replied, message: Message, bot_id: int) -> tuple[str, bool]
     return f"a message of {replied.sender.name}", False
 
 
-CHANNEL = "telegram"
-
-ALLOWED_UPDATES = ("message",)
-"""What the server is asked for; updates queued before it was asked may be of any kind."""
-
-TurnedAway: TypeAlias = Callable[[str, str], None]
-"""Hears the id and the username of a stranger who wrote in a private chat."""
-
-
-@dataclass(frozen=True, slots=True)
-class Me:
-    """The bot itself, as ``getMe`` names it."""
-
-    id: int
-    username: str
-
-
 class Reader:
-    """Reads the updates of one bot."""
+    """Reads the updates of one bot; logs each unknown sender at most once an hour."""
 
-    def __init__(self, me: Me, gate: Gate, turned_away: TurnedAway) -> None:
-        self._me = me
+    def __init__(self, bot_id: int, gate: Gate, clock: Clock) -> None:
+        self._bot_id = bot_id
         self._gate = gate
-        self._turned_away = turned_away
+        self._clock = clock
+        self._unknown: dict[int, tuple[datetime, int]] = {}
 
     def read(self, entry: object) -> InboundMessage | Poison | None:
         """An inbound, or the entry kept raw if it is malformed, or None for what is not served."""
@@ -366,35 +314,50 @@ class Reader:
 
     def _read(self, entry: object) -> InboundMessage | None:
         update = Update.model_validate(entry)
-        raw = update.message
-        if raw is None or Address.model_validate(raw).chat.type != "private":
+        if update.message is None or Address.model_validate(update.message).chat.type != "private":
             return None
-        sender = Envelope.model_validate(raw).sender
+        sender = Envelope.model_validate(update.message).sender
         role = self._gate.role_of(str(sender.id), sender.username)
         if role is None:
-            self._turned_away(str(sender.id), sender.username)
+            self._log_unknown(sender)
             return None
-        return self._inbound(update.update_id, raw, role)
-
-    def _inbound(self, number: int, raw: Mapping[str, Any], role: Role) -> InboundMessage | None:
-        message = Message.model_validate(raw)
-        words = wording(message, self._me.id)
-        if words is None:
+        message = Message.model_validate(update.message)
+        said = message_text(message, self._bot_id)
+        if said is None:
             return None
+        thread = message.message_thread_id if message.is_topic_message else None
         return InboundMessage(
             CHANNEL,
-            str(message.sender.id),
+            str(sender.id),
             str(message.chat.id),
-            words.text,
-            id=f"{CHANNEL}:{self._me.id}:{number}",
-            thread_id=None if message.topic is None else str(message.topic),
+            said.text,
+            id=f"{CHANNEL}:{self._bot_id}:{update.update_id}",
+            thread_id=None if thread is None else str(thread),
             message_id=str(message.message_id),
-            sender_name=message.sender.name,
-            username=message.sender.username,
+            sender_name=sender.name,
+            username=sender.username,
             sent_at=datetime.fromtimestamp(message.date, UTC),
             role=role,
-            trust=Trust.UNTRUSTED if words.is_from_elsewhere else Trust.TRUSTED,
+            trust=Trust.UNTRUSTED if said.is_from_elsewhere else Trust.TRUSTED,
         )
+
+    def _log_unknown(self, sender: User) -> None:
+        now = self._clock()
+        since, count = self._unknown.pop(sender.id, (None, 0))
+        count += 1
+        if since is None or now - since >= QUIET:
+            logger.info(
+                "telegram: ignored a stranger, id {}{} ({} message{}); "
+                "to let them in, add the id to channels.telegram.allowFrom",
+                sender.id,
+                f" @{one_line(sender.username, 32)}" if sender.username else "",
+                count,
+                "" if count == 1 else "s",
+            )
+            since, count = now, 0
+        self._unknown[sender.id] = (since, count)
+        if len(self._unknown) > REMEMBERED:
+            del self._unknown[next(iter(self._unknown))]
 
     def _poison(self, entry: object, error: str) -> Poison:
         raw = json.dumps(entry)
@@ -403,7 +366,7 @@ class Reader:
             name = f"unreadable:{hashlib.sha256(raw.encode()).hexdigest()[:16]}"
         else:
             name = str(number)
-        return Poison(f"{CHANNEL}:{self._me.id}:{name}", CHANNEL, raw, error)
+        return Poison(f"{CHANNEL}:{self._bot_id}:{name}", CHANNEL, raw, error)
 
 
 def update_id(entry: object) -> int | None:

@@ -1,9 +1,10 @@
-"""The files of a skill from a folder, a zip or a tar, in memory, with nothing odd among them."""
+"""Reads the files of a skill from a folder, zip or tar into memory, and refuses unsafe ones."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import lzma
 import os
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TypeAlias, cast
 
-from nanobot.skills.eligibility import SkillBroken
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.reader import SKILL_FILE
 
 _IGNORED = frozenset((".git", "__pycache__", "__MACOSX", ".DS_Store", "node_modules", ".venv"))
@@ -31,9 +32,9 @@ _CENTRAL_HEADER = b"PK\x01\x02"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a bundle may have at most; bytes are those unpacked.
+    """Upper bounds for a bundle; bytes are counted unpacked.
 
-    ``entries`` counts folders and what is left out, too, as an archive lists them.
+    ``entries`` counts everything an archive lists, also folders and ignored files.
     """
 
     files: int = 1000
@@ -55,7 +56,7 @@ Bundle: TypeAlias = Mapping[str, BundleFile]
 
 
 class _Collector:
-    """Takes files one by one and refuses what no skill may hold."""
+    """Collects files one by one; raises SkillBroken for unsafe paths and beyond the limits."""
 
     def __init__(self, limits: Limits) -> None:
         self.files: dict[str, BundleFile] = {}
@@ -194,7 +195,7 @@ def _unpacked(data: bytes) -> IO[bytes]:
 
 
 class _Bounded:
-    """A stream that ends with an error once more than a limit was read."""
+    """A stream that raises SkillBroken after ``limit`` bytes."""
 
     def __init__(self, stream: IO[bytes], limit: int) -> None:
         self._stream = stream
@@ -234,6 +235,11 @@ def skill_in(bundle: Bundle, folder: str = "") -> tuple[str, Bundle]:
 
 def _is_in(home: str, other: str) -> bool:
     return home != other and (not other or home.startswith(f"{other}/"))
+
+
+def hashes(bundle: Bundle) -> dict[str, str]:
+    """The SHA-256 of every file, in hex, by path."""
+    return {path: hashlib.sha256(bundle[path].data).hexdigest() for path in sorted(bundle)}
 
 
 def write_bundle(bundle: Bundle, folder: Path) -> None:

@@ -21,8 +21,7 @@ from nanobot.core.errors import NanobotError
 from nanobot.core.text import one_line
 from nanobot.internet.addresses import AddressRules, CheckedResolver, NetworkError, parse_url
 from nanobot.runtime import EventLoop
-from nanobot.skills.install.bundle import Bundle, read_archive
-from nanobot.skills.install.lock import hashes
+from nanobot.skills.install.bundle import Bundle, hashes, read_archive
 
 PUBLIC_URL = "https://clawhub.ai"
 DEADLINE_S = 60.0

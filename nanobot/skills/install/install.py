@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from nanobot.core.errors import NanobotError
+from nanobot.core.errors import NanobotError, StoreCorrupt
 from nanobot.core.ports import Clock
 from nanobot.core.text import one_line
-from nanobot.skills.eligibility import BrokenSkill, Skill, SkillBroken, Source
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.install.bundle import (
     Bundle,
+    hashes,
     read_archive,
     read_folder,
     skill_in,
     write_bundle,
 )
 from nanobot.skills.install.clawhub import Registry
-from nanobot.skills.install.lock import Locked, SkillLock, hashes
 from nanobot.skills.install.scan import Finding, scan
-from nanobot.skills.reader import SKILL_FILE, read_skill
+from nanobot.skills.reader import SKILL_FILE, BrokenSkill, Skill, Source, read_skill
+from nanobot.store.files import locked, write_atomic
 from nanobot.store.home import builtin_skills_dir
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -35,6 +38,91 @@ _GIT_NEEDS = ("PATH", "HOME", "SSH_AUTH_SOCK", "HTTP_PROXY", "HTTPS_PROXY", "ALL
 _ARCHIVE_BYTES = 64 * 1024**2
 _ARCHIVES = (".zip", ".skill", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 _GIT = re.compile(r"(?:https?|ssh|git|file)://\S+|git@[\w.-]+:\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """One installed skill; ``files`` are SHA-256 in hex by path."""
+
+    source: str
+    version: str
+    installed_at: str
+    files: Mapping[str, str]
+
+
+class SkillLock:
+    """The lock file of a home, which tools cannot reach; skills are named by root and name."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def installed(self, root: Path) -> dict[str, Locked]:
+        """The skills that were installed into ``root``; raises StoreCorrupt."""
+        try:
+            return {
+                name: Locked(
+                    entry["source"], entry["version"], entry["installedAt"], dict(entry["files"])
+                )
+                for name, entry in self._document()["roots"].get(_key(root), {}).items()
+            }
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreCorrupt(f"{self._file} is damaged: {error}; mend or remove it") from error
+
+    def put(self, root: Path, name: str, entry: Locked) -> None:
+        """Record an installation."""
+        self._change(
+            root,
+            name,
+            {
+                "source": entry.source,
+                "version": entry.version,
+                "installedAt": entry.installed_at,
+                "files": dict(entry.files),
+            },
+        )
+
+    def remove(self, root: Path, name: str) -> None:
+        """Forget an installation."""
+        self._change(root, name, None)
+
+    def changes(self, root: Path, name: str) -> tuple[str, ...]:
+        """What is no longer as installed, such as ``changed: SKILL.md``; raises StoreCorrupt."""
+        before = self.installed(root)[name].files
+        try:
+            now = hashes(read_folder(root / name))
+        except (SkillBroken, OSError) as error:
+            return (f"unreadable: {error}",)
+        return (
+            *(
+                f"changed: {path}"
+                for path in sorted(before)
+                if now.get(path, "") not in ("", before[path])
+            ),
+            *(f"missing: {path}" for path in sorted(before.keys() - now.keys())),
+            *(f"added: {path}" for path in sorted(now.keys() - before.keys())),
+        )
+
+    def _document(self) -> dict[str, Any]:
+        try:
+            document: dict[str, Any] = json.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return {"version": 1, "roots": {}}
+        return document
+
+    def _change(self, root: Path, name: str, entry: dict[str, Any] | None) -> None:
+        with locked(self._file):
+            self.installed(root)  # a damaged file is said to be, not written over
+            document = self._document()
+            skills = document["roots"].setdefault(_key(root), {})
+            skills.pop(name, None)
+            if entry is not None:
+                skills[name] = entry
+            text = json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True)
+            write_atomic(self._file, f"{text}\n".encode())
+
+
+def _key(root: Path) -> str:
+    return os.path.realpath(root)
 
 
 class InstallError(NanobotError):
@@ -93,9 +181,9 @@ class Installer:
         return target
 
     def renew(self, candidate: Candidate, root: Path, name: str, *, force: bool) -> Path | None:
-        """Put a candidate in place of an installed skill; gives where the former one is kept.
+        """Replace an installed skill by a candidate; returns the folder of the backup.
 
-        None: it is the same already. Raises InstallError over hand-made changes unless ``force``.
+        None: the skill is up to date. Raises InstallError over hand-made changes unless ``force``.
         """
         try:
             changes = self._lock.changes(root, name)
@@ -115,7 +203,7 @@ class Installer:
         return backup
 
     def remove(self, root: Path, name: str) -> Path:
-        """Take a skill away and forget it; gives where it is kept. Raises InstallError."""
+        """Remove a skill and its lock entry; returns the backup. Raises InstallError."""
         if not NAME.fullmatch(name) or not (root / name).is_dir():
             raise InstallError(f"there is no skill {name} in {root}")
         backup = self._backup(root, name)
@@ -127,7 +215,7 @@ class Installer:
         shutil.rmtree(candidate.folder.parent, ignore_errors=True)
 
     def _place(self, candidate: Candidate, root: Path) -> None:
-        """First a hidden folder beside the target, then one rename: never half a skill."""
+        """Copy into a hidden folder beside the target, then rename it, so no part shows alone."""
         with tempfile.TemporaryDirectory(prefix=".installing-", dir=root) as staging:
             staged = Path(staging) / candidate.name
             shutil.copytree(candidate.folder, staged)
@@ -204,8 +292,8 @@ class Installer:
             skill = read_skill(Source.WORKSPACE, probe, protected=())
             if isinstance(skill, BrokenSkill):
                 raise InstallError(f"{source}: {skill.reason}")
-            if NAME.fullmatch(skill.declared_name) and not source.startswith("registry:"):
-                name = skill.declared_name
+            if NAME.fullmatch(skill.manifest.name) and not source.startswith("registry:"):
+                name = skill.manifest.name
             if not NAME.fullmatch(name):
                 raise InstallError(f"{source}: {one_line(name, 80)!r} is no name for a folder")
             findings = scan(bundle)
@@ -218,9 +306,9 @@ class Installer:
             raise
 
 
-def address_of(locked: Locked) -> str:
-    """What ``Installer.fetch`` needs to fetch the newest of an installed skill."""
-    return locked.source.removeprefix("registry:").removeprefix("git:")
+def address_of(installed: Locked) -> str:
+    """The source for ``Installer.fetch`` that gives the newest version of an installed skill."""
+    return installed.source.removeprefix("registry:").removeprefix("git:")
 
 
 def _is_repository(path: Path) -> bool:
@@ -228,7 +316,7 @@ def _is_repository(path: Path) -> bool:
 
 
 def _git(*arguments: str) -> str:
-    """Run git with nothing that a repository could make it do; raises InstallError."""
+    """Run git without hooks or other code of the repository; raises InstallError."""
     environment = {
         **{
             name: os.environ[name]

@@ -1,17 +1,19 @@
-"""Making a skill: its first files, what a linter says of it, and the archive to hand it on."""
+"""Work on a skill: start one, lint it, pack it, and install the programs it needs."""
 
 from __future__ import annotations
 
 import io
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.core.errors import NanobotError
-from nanobot.skills.eligibility import BrokenSkill, Skill, SkillBroken, Source
+from nanobot.skills.frontmatter import SkillBroken
 from nanobot.skills.install.bundle import read_folder
-from nanobot.skills.reader import read_body, read_skill
+from nanobot.skills.manifest import InstallKind
+from nanobot.skills.reader import BrokenSkill, Skill, Source, read_body, read_skill
 from nanobot.store.files import write_atomic
 
 BODY_LINES = 500
@@ -31,12 +33,12 @@ _PLACEHOLDER = re.compile(r"\b(?:your|my|example|sample|foo|name|path)\b", re.IG
 
 
 def lint(skill: Skill) -> tuple[str, ...]:
-    """One line for each thing that is not as it should be."""
+    """The problems of a skill, one line each."""
     try:
         body = read_body(skill)
     except SkillBroken as error:
         return (str(error),)
-    found = list(skill.notes)
+    found = list(skill.manifest.notes)
     if not body:
         found.append("the body is empty")
     lines = body.count("\n") + 1
@@ -123,3 +125,61 @@ def package(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
     target = out / f"{folder.name}.skill"
     write_atomic(target, data.getvalue(), mode=0o644)
     return target, lint(skill)
+
+
+_INSTALLERS = (
+    (InstallKind.BREW, "formula"),
+    (InstallKind.NODE, "package"),
+    (InstallKind.UV, "package"),
+    (InstallKind.GO, "module"),
+)
+"""The kinds of installers that are run, preferred first, and the field that names the target."""
+
+_NODE = {
+    "npm": ("npm", "install", "-g", "--ignore-scripts"),
+    "pnpm": ("pnpm", "add", "-g", "--ignore-scripts"),
+    "yarn": ("yarn", "global", "add", "--ignore-scripts"),
+    "bun": ("bun", "add", "-g", "--ignore-scripts"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An installer of a program that a skill needs; ``command`` is empty for a download."""
+
+    label: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+
+
+def offers(
+    skill: Skill, *, platform: str, which: Callable[[str], str | None], node_manager: str
+) -> tuple[Offer, ...]:
+    """The preferred installer whose program is here, else every download.
+
+    A target that would be read as an option is not offered.
+    """
+    specs = [spec for spec in skill.manifest.install if not spec.os or platform in spec.os]
+    for kind, field in _INSTALLERS:
+        for spec in specs:
+            target: str = getattr(spec, field)
+            if spec.kind is not kind or not target or target.startswith("-"):
+                continue
+            command = _install_command(kind, target, node_manager)
+            if which(command[0]):
+                return (Offer(spec.label or f"{kind} {target}", command),)
+    return tuple(
+        Offer(spec.label or f"{spec.kind} {spec.url}", url=spec.url)
+        for spec in specs
+        if spec.kind is InstallKind.DOWNLOAD and spec.url
+    )
+
+
+def _install_command(kind: InstallKind, target: str, node_manager: str) -> tuple[str, ...]:
+    if kind is InstallKind.NODE:
+        return (*_NODE[node_manager], target)
+    if kind is InstallKind.UV:
+        return ("uv", "tool", "install", target)
+    if kind is InstallKind.GO:
+        return ("go", "install", target if "@" in target else f"{target}@latest")
+    return ("brew", "install", target)

@@ -1,4 +1,4 @@
-"""Looks through a skill for what no honest skill needs; a hint for the owner, not a proof."""
+"""Scans a skill for signs of malice; a hint for the owner, not a proof."""
 
 from __future__ import annotations
 

@@ -1,28 +1,30 @@
-"""The adapter for providers that litellm speaks to in their own protocol."""
+"""The adapter for providers behind litellm, and the import of the litellm package."""
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import json
+import logging
+import os
 import re
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any
-from urllib.parse import urlsplit
 
 from loguru import logger
 
+from nanobot.core.errors import ProviderError
 from nanobot.core.ports import Clock
 from nanobot.providers.adapter import WAIT_FOR_USAGE_S, Adapter, shorten
 from nanobot.providers.answer import Answer
-from nanobot.providers.catalogue import checked
-from nanobot.providers.easing import Options
 from nanobot.providers.failures import (
     ConnectionBroke,
-    Endpoint,
     EndpointRefused,
     Failure,
     Garbled,
@@ -31,23 +33,149 @@ from nanobot.providers.failures import (
     retry_after,
     system_reason,
 )
-from nanobot.providers.litellm_package import LiteLLM
-from nanobot.providers.quirks import QuirksOf, quirks_at
-from nanobot.providers.refusals import Refusals
+from nanobot.providers.quirks import Options, QuirksOf, Refusals, quirks_at
 from nanobot.providers.wire import Wire
 
-# Gemini's last chunk; in the model's own words such a name stands behind a backslash.
+PIN = "litellm==1.90.7"
+
+# Without these it fetches its prices and a list of header names over the network.
+_SWITCHES = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
+}
+_LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
+
+
+class LiteLLM:
+    """The litellm module for the adapters of one app, which closes it; imported once a process."""
+
+    def __init__(self) -> None:
+        self._module: Any = None
+        self._loading: asyncio.Future[Any] | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._module is not None
+
+    async def load(self) -> Any:
+        """The module; the first call imports it in a thread, which takes seconds.
+
+        Raises ProviderError if it cannot be imported.
+        """
+        if self._module is None:
+            if self._loading is None:
+                self._loading = _in_daemon_thread()
+            try:
+                # Cancelling one caller must not cancel the import for the others.
+                self._module = await asyncio.shield(self._loading)
+            except Exception as error:  # a large package fails to import in many ways
+                self._loading = None
+                raise ProviderError(
+                    f"this provider needs litellm, which cannot be imported ({error}): "
+                    f"pip install '{PIN}'"
+                ) from error
+        return self._module
+
+    async def aclose(self) -> None:
+        """Close litellm's connections; it opens new ones when called again."""
+        if self._module is None:
+            return
+        await self._module.close_litellm_async_clients()
+        self._module.in_memory_llm_clients_cache.flush_cache()
+        # litellm makes it again on the next use.
+        vars(self._module).pop("module_level_aclient", None)
+
+
+def _in_daemon_thread() -> asyncio.Future[Any]:
+    """The import in a daemon thread, which does not delay the end of the process."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(module: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(module)
+        else:
+            future.set_exception(error)
+            future.exception()  # marks it as retrieved, if nobody waits any more
+
+    def work() -> None:
+        module, failure = None, None
+        try:
+            module = _imported()
+        except BaseException as error:  # raised in the waiting callers
+            failure = error
+        if not loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(settle, module, failure)
+            except RuntimeError:  # the loop was closed in between
+                return
+
+    threading.Thread(target=work, name="import litellm", daemon=True).start()
+    return future
+
+
+def _imported() -> Any:
+    """Import litellm and make it quiet and local."""
+    with _switches(), _no_collection():
+        module: Any = import_module("litellm")
+        # The first call would load these on the event loop, or fetch them.
+        import_module("litellm.anthropic_beta_headers_manager").reload_beta_headers_config()
+        import_module("openai.resources.chat")
+        module.module_level_aclient  # noqa: B018 (the access creates it, with its TLS context)
+    module.suppress_debug_info = True
+    module.disable_hf_tokenizer_download = True
+    for name in _LOGGERS:
+        # Its own handler would write to stderr whatever the logging settings.
+        log = logging.getLogger(name)
+        log.handlers.clear()
+        log.setLevel(logging.ERROR)
+    return module
+
+
+@contextmanager
+def _switches() -> Iterator[None]:
+    """Set the environment variables that litellm reads while it is imported.
+
+    The path that litellm sets for tiktoken stays: without it tiktoken would download its tables.
+    """
+    before = {name: os.environ.get(name) for name in _SWITCHES}
+    os.environ.update(_SWITCHES)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector off the half million objects of the import."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
+
+
+# Gemini's last chunk. Inside the model's text such a name follows a backslash.
 _GEMINI_ENDS = re.compile(r"""(?<!\\)["'](?:finishReason|blockReason)["']\s*:""")
 
 
 class Ending:
-    """Watches a ``CustomStreamWrapper``, from before its first chunk on.
+    """Finds out whether a ``CustomStreamWrapper`` ended or broke off; made before its first chunk.
 
-    A stream that breaks off looks complete. Mostly ``received_finish_reason`` is None then; but of
-    Gemini's streams it always is, and each of their chunks claims to be the last. There the lines
-    that litellm reads are looked at as they pass. A line of JSON that is cut off stays in litellm's
-    buffer; at the end of the lines its iterator would return None from it for ever, without
-    yielding to the event loop.
+    litellm makes a broken stream look complete. Usually ``received_finish_reason`` is None then,
+    but for Gemini it always is, and each chunk claims to be the last: there this class inspects
+    the lines that litellm reads. A line of JSON cut off stays in litellm's buffer, from which its
+    iterator would return None for ever without yielding to the event loop: it is cleared.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -58,7 +186,7 @@ class Ending:
             inner.streaming_response = self._watched(inner, inner.streaming_response)
 
     def was_real(self) -> bool:
-        """Whether the provider said why the model stopped."""
+        """Whether the provider sent a finish reason."""
         return self._seen or self._stream.received_finish_reason is not None
 
     async def _watched(self, inner: Any, lines: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -88,11 +216,11 @@ def is_litellms(error: Exception) -> bool:
 
 
 def failure_of(error: Any, now: datetime) -> Failure | str:
-    """What the endpoint refused, or the reason why there is no connection to it.
+    """The endpoint's failure, or the reason for a missing connection as text.
 
-    Litellm's own status is 500 for the lack of a connection and for what it does not know; the
-    first-hand one is in the exception of the provider's module behind it. The provider's answer
-    stands in the exception's text behind several prefixes.
+    litellm's own status is 500 for a missing connection and for anything unknown; the exception of
+    its provider module, further down the chain, has the real one. The exception's text has the
+    provider's answer behind several prefixes.
     """
     error = getattr(error, "original_exception", None) or error
     status = _status(_first_hand(error)) or _status(error)
@@ -118,7 +246,7 @@ def failure_of(error: Any, now: datetime) -> Failure | str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those it was made of."""
+    """The exception and its causes."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -126,7 +254,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _first_hand(error: BaseException) -> BaseException | None:
-    """The exception of the provider's own module which litellm made its own of."""
+    """The exception of litellm's provider module with a status, if there is one."""
     theirs = (one for one in _chain(error) if type(one).__module__.startswith("litellm.llms."))
     return next((one for one in theirs if _status(one)), None)
 
@@ -137,7 +265,7 @@ def _status(error: BaseException | None) -> int:
 
 
 def _read(status: int, text: str) -> Failure:
-    """The provider's own error, whose JSON the text may hold."""
+    """The provider's own error; ``text`` may contain it as JSON."""
     start, end = text.find("{"), text.rfind("}")
     if 0 <= start < end:
         try:
@@ -164,7 +292,7 @@ def _unwrapped(text: str) -> str:
 
 _ENDINGS = ("/v1/messages", "/v1/chat/completions", "/chat/completions", "/v1")
 _ROOTED = {"anthropic", "ollama_chat"}
-"""The prefixes whose providers want an address without a version."""
+"""Prefixes of providers whose address has no version in it."""
 
 
 def _now() -> datetime:
@@ -192,25 +320,23 @@ class LiteLLMChat(Adapter):
         """``name``: the provider's key in the config, for error texts. ``package`` is closed by
         whoever made it.
 
-        ``prefix`` is what litellm knows the provider's models by; "": the model's name says it
-        (``bedrock/…``), and where it does not, the server at ``base_url`` speaks like vLLM.
-        ``base_url`` "": litellm knows the address. ``idle_timeout_s`` without a chunk end a call,
-        ``total_timeout_s`` in any case. Raises ConfigError for a key or header that cannot be sent.
+        ``prefix``: litellm's prefix for the provider's models; "": the model's name has one
+        (``bedrock/…``), or else the server at ``base_url`` is treated as vLLM. ``base_url`` "":
+        litellm knows the address. A call ends after ``idle_timeout_s`` without a chunk, at the
+        latest after ``total_timeout_s``. Raises ConfigError for a key or header that cannot be
+        sent.
         """
         self._package = package
         self._prefix = prefix
         self._base = _trimmed(base_url) if prefix in _ROOTED else base_url.rstrip("/")
-        self._key, self._headers = checked(name, api_key, extra_headers or {})
         self._idle_timeout_s = idle_timeout_s
         self._now = now
         self._introduced: set[str] = set()
-        secrets = {self._key, *self._headers.values(), urlsplit(base_url).password or ""} - {""}
         super().__init__(
-            endpoint=Endpoint(
-                name,
-                self._base or "the address that litellm knows",
-                tuple(sorted(secrets, key=len, reverse=True)),
-            ),
+            name=name,
+            url=self._base or "the address that litellm knows",
+            api_key=api_key,
+            extra_headers=extra_headers,
             quirks=quirks or quirks_at(name, through_litellm=True),
             refusals=refusals,
             total_timeout_s=total_timeout_s,
@@ -235,13 +361,16 @@ class LiteLLMChat(Adapter):
             if not is_litellms(error):
                 raise
             if not answer.is_finished:
-                raise self._told(error) from error
+                failure = failure_of(error, self._now())
+                if isinstance(failure, Failure):
+                    raise EndpointRefused(failure) from error
+                raise ConnectionBroke(f"no connection: {failure}", was_made=False) from error
 
     @asynccontextmanager
     async def _stream(
         self, litellm: Any, head: Wire, messages: Sequence[Wire], options: Options
     ) -> AsyncIterator[Any]:
-        """Litellm's stream of one request; leaving it closes the connection."""
+        """litellm's stream of one request; leaving the context closes the connection."""
         self._introduce(litellm, head["model"], options.quirks.litellm_facts)
         request: dict[str, Any] = {
             **head,
@@ -270,9 +399,9 @@ class LiteLLMChat(Adapter):
     ) -> None:
         """Fill ``answer`` from ``stream``.
 
-        Litellm ends every stream with a finish reason, an invented one where the connection broke.
-        After that its wrapper is not asked again: it would put the whole answer together a second
-        time and count its tokens.
+        litellm ends every stream with a finish reason, an invented one if the connection broke.
+        Reading on from its wrapper after that would assemble the whole answer a second time and
+        count its tokens, so the rest is read from the stream inside it.
         """
         if stream.completion_stream is None:
             async with self._patience():
@@ -308,7 +437,7 @@ class LiteLLMChat(Adapter):
 
     @asynccontextmanager
     async def _patience(self) -> AsyncIterator[None]:
-        """A limit on silence; raises ConnectionBroke."""
+        """Limit the time without a chunk; raises ConnectionBroke."""
         limit = asyncio.timeout(self._idle_timeout_s)
         try:
             async with limit:
@@ -321,11 +450,11 @@ class LiteLLMChat(Adapter):
             ) from error
 
     def _introduce(self, litellm: Any, model: str, facts: frozenset[str]) -> None:
-        """Let litellm know of a model what its table, frozen at its release, may lack."""
+        """Tell litellm ``facts`` of a model that its table, frozen at its release, may lack."""
         if facts and self._prefix and model not in self._introduced:
             self._introduced.add(model)
             entry = {"litellm_provider": self._prefix, "mode": "chat", **dict.fromkeys(facts, True)}
-            # It looks up some facts by the one name, some by the other.
+            # litellm looks up some facts by the one name, some by the other.
             litellm.register_model({model: entry, f"{self._prefix}/{model}": entry})
 
     def _litellm_name(self, litellm: Any, model: str) -> str:
@@ -336,19 +465,12 @@ class LiteLLMChat(Adapter):
             return f"hosted_vllm/{model}"
         return model
 
-    def _told(self, error: Exception) -> Exception:
-        """What a litellm exception says, in the form the base class acts on."""
-        failure = failure_of(error, self._now())
-        if isinstance(failure, str):
-            return ConnectionBroke(f"no connection: {failure}", was_made=False)
-        return EndpointRefused(failure)
-
 
 @contextmanager
 def _garbled() -> Iterator[None]:
-    """Litellm's stumbling over what a provider sent, said as what it is.
+    """Turn litellm's accidental exceptions into Garbled or ConnectionBroke.
 
-    Its readers trust the form of each chunk: what departs from it makes them raise whatever comes.
+    Its parsers trust the form of each chunk; a malformed one makes them raise any exception.
     """
     try:
         yield
@@ -367,9 +489,9 @@ def _trimmed(url: str) -> str:
 
 
 def _joined(usages: Sequence[Any]) -> dict[str, Any]:
-    """One usage, in OpenAI's form, of those that came in the course of a stream.
+    """One usage in OpenAI's form from those of a stream's chunks.
 
-    Each number is the last word on the whole call, or missing: so the largest is right.
+    Each number counts the call so far or is missing, so the largest is right.
     """
     joined = {"prompt_tokens": 0, "completion_tokens": 0, "cached": 0, "written": 0}
     for usage in usages:
@@ -393,7 +515,7 @@ def _joined(usages: Sequence[Any]) -> dict[str, Any]:
 
 
 def _cost(litellm: Any, stream: Any, usage: Mapping[str, Any]) -> float | None:
-    """US dollars by litellm's table of prices; None where it has none for the model."""
+    """US dollars by litellm's table of prices; None for an unknown model."""
     written = usage["prompt_tokens_details"]["cache_creation_tokens"]
     try:
         parts = litellm.cost_per_token(
@@ -401,7 +523,7 @@ def _cost(litellm: Any, stream: Any, usage: Mapping[str, Any]) -> float | None:
             custom_llm_provider=stream.custom_llm_provider,
             usage_object=litellm.Usage(**usage, cache_creation_input_tokens=written),
         )
-    except Exception as error:  # it raises Exception itself; a price is not worth an answer
+    except Exception as error:  # litellm raises Exception itself; an answer may lack its price
         logger.debug("no price for {}: {}", stream.model, error)
         return None
     return sum(parts) or None

@@ -1,4 +1,4 @@
-"""What may be shown of a configuration, and which of its values are secrets."""
+"""The configuration as it may be shown, with secrets masked."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _IN_ADDRESS = re.compile(r"(?<=://)[^/?#@\s]*:([^/?#@\s]+)(?=@)")
 _SHORTEST_SECRET = 8
 
 _Hide: TypeAlias = Callable[[str, str], str]
-"""Takes the name and text of a secret, returns what to show instead."""
+"""Takes the name and text of a secret, returns the text to show instead."""
 
 
 def is_credential(name: str) -> bool:
-    """Whether a name that users choose (a header, a variable) sounds like that of a secret."""
+    """Whether a name that users choose (a header, a variable) suggests a secret."""
     return _CREDENTIAL.search(name) is not None
 
 
 def mask(secret: str) -> str:
-    """A secret as one may show it: its last four characters, if that leaves enough unknown."""
+    """A secret's last four characters behind stars, or stars alone for a short one."""
     if not secret:
         return ""
     return f"***{secret[-4:]}" if len(secret) >= 12 else "***"
@@ -42,7 +42,7 @@ def displayed(config: Config, *, reveal: bool = False) -> dict[str, Any]:
 
 
 def displayed_changes(config: Config, *, reveal: bool = False) -> dict[str, Any]:
-    """What ``displayed`` gives, without the keys that have their default."""
+    """As ``displayed``, without the keys that have their default."""
     changed: dict[str, Any] = _difference(
         displayed(config, reveal=reveal), displayed(Config.model_validate({}), reveal=reveal)
     )
@@ -50,9 +50,9 @@ def displayed_changes(config: Config, *, reveal: bool = False) -> dict[str, Any]
 
 
 def lookup(config: Config, names: Sequence[str], *, reveal: bool = False) -> Any:
-    """The value that names (of a dotted key, either spelling) lead to, as ``displayed`` has it.
+    """The displayed value of a dotted key (its names, either spelling), None for an unknown one.
 
-    None also where they lead nowhere; a secret that is set is never falsy.
+    A secret that is set is never falsy.
     """
     found = follow(names)
     value: Any = displayed(config, reveal=reveal)
@@ -62,7 +62,7 @@ def lookup(config: Config, names: Sequence[str], *, reveal: bool = False) -> Any
 
 
 def all_secrets(config: Config) -> list[str]:
-    """Every configured text that must never be shown, longest first.
+    """Every configured secret, longest first.
 
     Keys, tokens, values of headers and variables that sound like credentials, passwords in
     addresses. Texts under eight characters are left out: masking ``test`` everywhere helps nobody.
@@ -75,11 +75,8 @@ def all_secrets(config: Config) -> list[str]:
         return ""
 
     _shown(config, "", collect, free=False)
-    return sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=_longest_first)
-
-
-def _longest_first(text: str) -> tuple[int, str]:
-    return -len(text), text
+    long_enough = (each for each in secrets if len(each) >= _SHORTEST_SECRET)
+    return sorted(long_enough, key=lambda text: (-len(text), text))
 
 
 def _shown(value: Any, name: str, hide: _Hide, *, free: bool) -> Any:
@@ -108,7 +105,7 @@ def _shown(value: Any, name: str, hide: _Hide, *, free: bool) -> Any:
 
 
 def _table(table: dict[str, Any], key: str, hide: _Hide) -> dict[str, Any]:
-    """A map of the user's own names; of headers only those are hidden that sound like it."""
+    """A map of the user's own names; headers are hidden only if their name suggests a secret."""
     free = key == "config"
     if key != "extraHeaders":
         return {name: _shown(item, name, hide, free=free) for name, item in table.items()}

@@ -13,10 +13,10 @@ from nanobot.core.chat import FinishReason, LLMResponse, ToolCall
 from nanobot.core.messages import Trust
 from nanobot.memory.batch import (
     ENTRY_CHARS,
-    Digest,
+    Answer,
     Event,
     Unusable,
-    read_digest,
+    read_answer,
     tool_spec,
 )
 from nanobot.memory.edits import Edit, EditAction
@@ -29,7 +29,7 @@ GOOD = {
         {"action": "replace", "section": "Notes", "line": "old", "new_line": "new"},
     ],
 }
-DIGEST = Digest(
+ANSWER = Answer(
     (Event("Ann chose tea.", NOON),),
     (
         Edit(EditAction.ADD, "Preferences", "Tea"),
@@ -44,8 +44,8 @@ def called(arguments: str) -> LLMResponse:
     return LLMResponse("", (ToolCall("1", "save_memory", arguments),), FinishReason.TOOL_CALLS)
 
 
-def read(response: LLMResponse) -> Digest:
-    return read_digest(response, Trust.TRUSTED)
+def read(response: LLMResponse) -> Answer:
+    return read_answer(response, Trust.TRUSTED)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def read(response: LLMResponse) -> Digest:
     ],
 )
 def test_the_digest_is_found_however_it_was_written(response: LLMResponse) -> None:
-    assert read(response) == DIGEST
+    assert read(response) == ANSWER
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_wrong_types_are_taken_for_what_they_must_mean() -> None:
     digest = read(called(json.dumps(document)))
 
     midnight = datetime(2026, 3, 1).astimezone()
-    assert digest == Digest(
+    assert digest == Answer(
         (Event("Ann chose tea.", NOON), Event("Bob came late", midnight), Event("Eve left")),
         (Edit(EditAction.REMOVE, "Notes", "gone"),),
     )
@@ -151,7 +151,7 @@ def test_a_paragraph_is_one_line_of_bounded_length() -> None:
 
 
 def test_edits_carry_the_trust_of_what_they_came_from() -> None:
-    digest = read_digest(called(TEXT), Trust.UNTRUSTED)
+    digest = read_answer(called(TEXT), Trust.UNTRUSTED)
 
     assert {edit.trust for edit in digest.edits} == {Trust.UNTRUSTED}
 
