@@ -249,13 +249,13 @@ def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
     Words sent to the chat while a turn ran stand behind that turn, which did not see them.
     """
-    parked = {entry.inbound_id: entry.seq for entry in entries if entry.kind is EntryKind.PARKED}
-    if parked:
+    dead = {entry.inbound_id: entry.seq for entry in entries if entry.kind is EntryKind.DEAD_LETTER}
+    if dead:
         # A compaction stays: it also sums up other turns.
         entries = tuple(
             entry
             for entry in entries
-            if entry.kind is EntryKind.COMPACTED or entry.seq > parked.get(entry.inbound_id, 0)
+            if entry.kind is EntryKind.COMPACTED or entry.seq > dead.get(entry.inbound_id, 0)
         )
     marks = [entry for entry in entries if entry.kind is EntryKind.COMPACTED]
     rest = [entry for entry in entries if entry.kind is not EntryKind.COMPACTED]
