@@ -17,7 +17,7 @@ from nanobot.memory.edits import sections
 from nanobot.memory.progress import MemoryProgress
 from nanobot.memory.store import MemoryStore
 from nanobot.recall.tool import Recall
-from nanobot.session.transfer import GoneItsOwnWay, SessionTransfer, read_file
+from nanobot.session.transfer import Diverged, SessionTransfer, read_file
 from nanobot.store.home import Home
 
 PAGE_CHARS = 4_000_000
@@ -164,7 +164,7 @@ class Admin:
             raise ValueError(f"{key} is answering just now; try again after it")
         try:
             added = await self._sessions.take_in(key, incoming)
-        except GoneItsOwnWay:
+        except Diverged:
             raise ValueError(
                 f"{key} has messages of its own, which the file does not have: import it as "
                 "another session with --session KEY"

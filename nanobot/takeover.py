@@ -23,7 +23,7 @@ from nanobot.core.errors import StoreUnavailable
 from nanobot.cron.jobs import Job, JobFile, Jobs
 from nanobot.memory.batch import stamp
 from nanobot.memory.store import MemoryStore
-from nanobot.session.transfer import GoneItsOwnWay, SessionTransfer, read_file
+from nanobot.session.transfer import Diverged, SessionTransfer, read_file
 from nanobot.store.database import Database
 from nanobot.store.files import write_atomic
 from nanobot.store.home import Home
@@ -138,7 +138,7 @@ async def _take_sessions(
         try:
             incoming = await asyncio.to_thread(read_file, file)
             count += await sessions.take_in(incoming.key, incoming) > 0
-        except (ValueError, OSError, GoneItsOwnWay) as error:
+        except (ValueError, OSError, Diverged) as error:
             logger.warning("{} is not taken over: {}", file, error)
             if file.stat().st_size:
                 left.append(str(file))

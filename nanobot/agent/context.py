@@ -37,20 +37,20 @@ FILES_CAP = 60_000
 """Characters of all bootstrap files together, unless configured."""
 SEPARATOR = "\n\n---\n\n"
 HELD_SESSIONS = 1000
-"""Sessions whose skills are remembered; one that drops out sees the present skills."""
+"""Sessions whose skills are cached; one beyond that sees the present skills."""
 OLD_AFTER = timedelta(minutes=10)
 """A message older than this when its turn begins is marked with its age."""
 
 
 class SkillSource(Protocol):
-    """Where the context gets a turn's skills from; ``held`` is what the session last saw."""
+    """The source of a turn's skills; ``held`` is the snapshot that the session saw last."""
 
     def snapshot_for(self, held: SkillsSnapshot | None) -> SkillsSnapshot: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who wrote a message and when, as far as the turn's header tells it."""
+    """Who wrote a message and when, for the turn header."""
 
     name: str = ""
     thread: str | None = None
@@ -59,7 +59,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the system prompt under the name by which a report shows it."""
+    """A part of the system prompt, and its name in reports."""
 
     name: str
     text: str
@@ -68,8 +68,8 @@ class Part:
 class ContextBuilder:
     """Builds requests from the workspace's files, the skills and the history.
 
-    The system prompt depends on files alone, never on the clock or the chat, so that a session's
-    requests share their beginning for as long as nothing is edited.
+    The system prompt depends only on files, never on the clock or the chat, so that providers can
+    cache the beginning of a session's requests until a file is edited.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ContextBuilder:
         files_cap: int = FILES_CAP,
         profile: str = "chat",
     ) -> None:
-        """``profile`` is the kind of turn these requests are for."""
+        """``profile`` names the kind of turn that the requests are for."""
         self.workspace = workspace
         self._skills = skills
         self._tools = frozenset(tools)
@@ -93,7 +93,7 @@ class ContextBuilder:
         self._files: dict[Path, tuple[tuple[int, int, int, int], str]] = {}
 
     def skills_of(self, session_key: str) -> SkillsSnapshot:
-        """The skills as this session sees them now."""
+        """The skills that this session sees in its next request."""
         snapshot = self._skills.snapshot_for(self._held.pop(session_key, None))
         self._held[session_key] = snapshot
         if len(self._held) > HELD_SESSIONS:
@@ -101,19 +101,19 @@ class ContextBuilder:
         return snapshot
 
     def forget(self, session_key: str) -> None:
-        """The session begins anew: its next turn sees the skills as they are then."""
+        """Drop the cached skills of a session in which a new conversation begins."""
         self._held.pop(session_key, None)
 
     def build_system_prompt(
         self, role: Role = Role.OWNER, skills: SkillsSnapshot | None = None
     ) -> str:
-        """The system prompt; a guest's holds no memory. Without ``skills`` the present ones."""
+        """The system prompt, without the memory for a guest; ``skills`` default to the present."""
         return SEPARATOR.join(part.text for part in self.parts(role, skills))
 
     def parts(
         self, role: Role = Role.OWNER, skills: SkillsSnapshot | None = None
     ) -> tuple[Part, ...]:
-        """What the system prompt is joined from, in order."""
+        """The parts of the system prompt, in order."""
         skills = skills or self._skills.snapshot_for(None)
         if self._profile == "subagent":
             parts = self._subagents_parts()
@@ -143,7 +143,7 @@ class ContextBuilder:
         return parts
 
     def _subagents_parts(self) -> list[Part]:
-        """A subagent has a task and no persona: it is told how to work, and of no memories."""
+        """A subagent has a task, but no persona and no memory."""
         identity = render.subagent_identity(
             system=f"{platform.system()} {platform.machine()}",
             python=platform.python_version(),
@@ -152,7 +152,7 @@ class ContextBuilder:
         return [Part("identity", identity), *self._bootstrap(SUBAGENT_FILES)]
 
     def _bootstrap(self, names: Sequence[str]) -> list[Part]:
-        """The bootstrap files, up to their common cap; what does not fit is named."""
+        """The bootstrap files within their common cap; a note names each that does not fit."""
         parts = []
         room = self._files_cap
         for name in names:
@@ -178,7 +178,7 @@ class ContextBuilder:
         role: Role = Role.OWNER,
         skills: SkillsSnapshot | None = None,
     ) -> list[ChatMessage]:
-        """A whole request: system prompt, history, and the current message with its header."""
+        """A request: system prompt, history, and the current message with its turn header."""
         current = self.user_message(
             current_message, media, channel, chat_id, now=now, sender=sender
         )
@@ -194,7 +194,7 @@ class ContextBuilder:
         now: datetime,
         sender: Sender,
     ) -> UserMessage:
-        """A person's words as the model reads them, under the header of their turn."""
+        """A person's message as the model reads it, under a turn header."""
         late = sender.sent_at is not None and now - sender.sent_at > OLD_AFTER
         header = TurnHeader(
             time=now.astimezone().strftime(TIME),
@@ -207,7 +207,7 @@ class ContextBuilder:
         return UserMessage(header.before(content), tuple(media))
 
     def _file(self, path: Path, room: int | None = None) -> str:
-        """A file's text, or an excerpt within its cap and the room left; "" for none."""
+        """A file's text, or an excerpt within its cap and the room left; "" if there is no file."""
         cap = self._file_cap if room is None else min(room, self._file_cap)
         try:
             status = path.stat()
@@ -219,7 +219,7 @@ class ContextBuilder:
         except FileNotFoundError:
             return ""
         except OSError as error:
-            logger.error("{} cannot be read and is left out of the prompt: {}", path, error)
+            logger.error("left {} out of the prompt: {}", path, error)
             return ""
         text = text.replace("\r\n", "\n").rstrip()
         if warning := too_long(path.name, len(text), self._file_cap):
@@ -230,7 +230,7 @@ class ContextBuilder:
 
 
 def age(span: timedelta) -> str:
-    """A span in its largest whole unit: ``12 min``, ``9 h``, ``3 days``."""
+    """A time span in its largest whole unit: ``12 min``, ``9 h``, ``3 days``."""
     minutes = int(span.total_seconds() // 60)
     if minutes < 60:
         return f"{minutes} min"
@@ -244,11 +244,11 @@ TOOLS = "tool schemas"
 
 @dataclass(frozen=True, slots=True)
 class ContextReport:
-    """The next request of a session as far as it is known, in tokens of its model.
+    """The tokens of a session's next request, without the message to come.
 
-    ``fixed`` is the system prompt and the tools, ``history`` what was said, by kind. ``reserve``
-    is the part of ``window`` that is left to the answer. ``calibrated``: the estimate is
-    corrected by what the provider has reported of this model.
+    ``fixed`` are the parts of the system prompt and the tools, ``history`` the kinds of messages.
+    ``reserve`` is the part of ``window`` kept for the answer. ``calibrated``: the estimate is
+    corrected by what the provider has reported for this model.
     """
 
     session: str
@@ -269,11 +269,11 @@ class ContextReport:
 
     @property
     def percent(self) -> int:
-        """How much of the window, without the answer, is used."""
+        """The used share of the window, in percent of what is not reserved."""
         return round(100 * self.used / max(self.window - self.reserve, 1))
 
     def document(self) -> dict[str, object]:
-        """The same as plain data."""
+        """The report as plain data."""
         return {
             "session": self.session,
             "model": self.model,
@@ -305,7 +305,7 @@ class ContextMeter:
     async def report(
         self, key: str, role: Role = Role.OWNER, model: str | None = None
     ) -> ContextReport:
-        """The report of one session; raises ProviderError when there is no model to ask."""
+        """The report of one session; raises ProviderError if no model is configured."""
         settings = await self._sessions.settings(key)
         await self._models.prepare(model or settings.model, load=False)
         chosen = self._models.choose(model or settings.model)

@@ -25,13 +25,15 @@ from nanobot.agent.turn import (
     Turn,
     TurnLimits,
     TurnResult,
-    last_words,
+    answer_in,
+    history_of,
+    is_unasked,
     nothing_arrived,
+    without_later_words,
 )
 from nanobot.agent.window import CHARACTERS, Gauge, Spill, View, Window
 from nanobot.core.chat import (
     AssistantMessage,
-    ChatMessage,
     FinishReason,
     LLMResponse,
     ModelRequest,
@@ -49,12 +51,10 @@ from nanobot.core.turn_header import filtered, without_header
 from nanobot.prompts import render
 from nanobot.session.entries import (
     Draft,
-    Entry,
     EntryKind,
     answer_draft,
     closed_calls,
     draft_of,
-    fold,
     open_calls,
     result_draft,
     violations,
@@ -63,7 +63,7 @@ from nanobot.session.log import SessionLog
 from nanobot.session.usage import ModelCall
 from nanobot.skills.commands import instruction_or_text, skill_call
 from nanobot.skills.eligibility import SkillsSnapshot
-from nanobot.tools.images import Attached, Pictures, as_shown, has_pictures, without_past_pictures
+from nanobot.tools.images import Attached, Pictures, as_shown, has_pictures
 from nanobot.tools.registry import ToolRegistry, ToolResult, cut_off
 
 NO_ANSWER = "The model gave no answer. Ask again, or choose another model with /model."
@@ -122,7 +122,7 @@ class AgentLoop:
             return await self._tool_commands.run(profile, inbound, invoked, skills, emit)
         content = instruction_or_text(invoked, inbound.content)
         turn = await self._open(inbound, emit, skills, content)
-        if (answer := _answer_in(turn.entries, inbound)) is not None:
+        if (answer := answer_in(turn.entries, inbound)) is not None:
             return turn.result(answer)
         if profile.limit_s is None:
             return await self._steps(turn, drain)
@@ -140,13 +140,13 @@ class AgentLoop:
         logged = await self.window.begun(
             await self._sessions.live(inbound.session_key, most=CHARACTERS * chosen.context_window)
         )
-        logged = _before_it_began(logged, inbound)
+        logged = without_later_words(logged, inbound)
         drafts = await recovered_calls(profile, inbound, logged)
-        # Where a summary was made during this turn, its message may be in that.
+        # A summary made during this turn may contain the turn's own message.
         said = (EntryKind.USER, EntryKind.COMPACTED)
         seen = {entry.inbound_id for entry in logged if entry.kind in said}
-        history = _folded([*logged, *drafts], inbound)
-        is_new = inbound.id not in seen or _is_unasked(history, logged, inbound)
+        history = history_of([*logged, *drafts], inbound)
+        is_new = inbound.id not in seen or is_unasked(history, logged, inbound)
         attached = await self._attached(inbound) if is_new else Attached()
         messages = profile.context.build_messages(
             history,
@@ -196,7 +196,8 @@ class AgentLoop:
             await turn.profile.tools.stopped(turn.inbound.id)
         left = open_calls(turn.entries)
         await self._append(turn, *closed_calls(turn.inbound, left, render.stopped()))
-        said = (_said(entry) for entry in reversed(turn.entries))
+        messages = (entry.message for entry in reversed(turn.entries))
+        said = (one.content.strip() for one in messages if isinstance(one, AssistantMessage))
         ending = f"it had worked for {limit_s:g} s, as long as it may"
         return turn.result(next(filter(None, said), ""), ending=ending)
 
@@ -282,14 +283,14 @@ class AgentLoop:
         if entries is None:
             return False
         turn.entries = list(entries)
-        turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
+        turn.messages = [turn.messages[0], *history_of(turn.entries, turn.inbound)]
         return True
 
     async def _call_model(self, turn: Turn, choice: ToolChoice) -> LLMResponse:
         chosen = turn.chosen
         if wrong := violations(turn.messages):
-            logger.error("an illegal request was mended: {}", "; ".join(wrong))
-            turn.messages = [turn.messages[0], *_folded(turn.entries, turn.inbound)]
+            logger.error("repaired an illegal request: {}", "; ".join(wrong))
+            turn.messages = [turn.messages[0], *history_of(turn.entries, turn.inbound)]
         messages = as_shown(turn.messages, vision=chosen.vision, model=chosen.model)
         if not chosen.vision and has_pictures(turn.messages) and not turn.told_of_blindness:
             turn.told_of_blindness = True
@@ -440,51 +441,8 @@ class AgentLoop:
         return self._profiles.get(inbound.profile, self._chat)
 
 
-def _answer_in(entries: Sequence[Entry], inbound: InboundMessage) -> str | None:
-    """The answer to this inbound that a log ends with, or None."""
-    last = entries[-1] if entries else None
-    if last is None or last.inbound_id != inbound.id:
-        return None
-    return last_words(last) or None
-
-
-def _before_it_began(entries: tuple[Entry, ...], inbound: InboundMessage) -> tuple[Entry, ...]:
-    """The entries without what was sent to the chat since the turn began: the next turn sees it.
-
-    So a turn that is taken up after a crash goes on with the requests that it had made.
-    """
-    for began in entries:
-        if began.kind is EntryKind.USER and began.inbound_id == inbound.id:
-            return tuple(e for e in entries if e.kind is not EntryKind.SENT or e.seq < began.seq)
-    return entries
-
-
-def _folded(entries: Sequence[Draft], inbound: InboundMessage) -> list[ChatMessage]:
-    """The history for the turn of ``inbound``; pictures of former turns are only named."""
-    shown = without_past_pictures(entries, inbound.id)
-    return fold(shown, interrupted=render.interrupted())
-
-
-def _is_unasked(
-    history: Sequence[ChatMessage], entries: Sequence[Entry], inbound: InboundMessage
-) -> bool:
-    """Whether nothing asks the model for anything, so that ``inbound`` has to be said again.
-
-    That is so when a request before it failed, when the owner has a dead letter tried again, or
-    when the log has lost rows.
-    """
-    asks = bool(history) and not isinstance(history[-1], AssistantMessage)
-    if entries and entries[-1].kind is EntryKind.UNANSWERED:
-        asks = False
-    return not asks and _answer_in(entries, inbound) is None
-
-
-def _said(entry: Entry) -> str:
-    """What an assistant entry says, beside its calls if it has any."""
-    return entry.message.content.strip() if isinstance(entry.message, AssistantMessage) else ""
-
-
 def _grouped(calls: Sequence[ToolCall], tools: ToolRegistry) -> list[list[ToolCall]]:
+    """The calls in order, with reads that follow each other in one group."""
     groups: list[list[ToolCall]] = []
     reading = False
     for call in calls:

@@ -1,4 +1,4 @@
-"""One turn: how it runs, its state while it runs, and its result."""
+"""One turn: how it runs, its state while it runs, its result, and its view of the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from nanobot.core.chat import AssistantMessage, ChatMessage, LLMResponse, ToolCa
 from nanobot.core.events import Emit
 from nanobot.core.messages import InboundMessage, Trust
 from nanobot.core.ports import ChosenModel
-from nanobot.session.entries import Draft, Entry, EntryKind, legal_call
+from nanobot.prompts import render
+from nanobot.session.entries import Draft, Entry, EntryKind, fold, legal_call
+from nanobot.tools.images import without_past_pictures
 from nanobot.tools.registry import ToolRegistry
 
 Drain: TypeAlias = Callable[[], tuple[InboundMessage, ...]]
@@ -172,3 +174,41 @@ def last_words(entry: Entry) -> str:
     if isinstance(message, AssistantMessage) and not message.tool_calls:
         return message.content
     return ""
+
+
+def answer_in(entries: Sequence[Entry], inbound: InboundMessage) -> str | None:
+    """The answer to this inbound if the log ends with it, else None."""
+    last = entries[-1] if entries else None
+    if last is None or last.inbound_id != inbound.id:
+        return None
+    return last_words(last) or None
+
+
+def without_later_words(entries: tuple[Entry, ...], inbound: InboundMessage) -> tuple[Entry, ...]:
+    """The entries without words that were sent to the chat since the turn began.
+
+    A turn that resumes after a crash repeats its requests exactly; the next turn sees those words.
+    """
+    for began in entries:
+        if began.kind is EntryKind.USER and began.inbound_id == inbound.id:
+            return tuple(e for e in entries if e.kind is not EntryKind.SENT or e.seq < began.seq)
+    return entries
+
+
+def history_of(entries: Sequence[Draft], inbound: InboundMessage) -> list[ChatMessage]:
+    """The history for the turn of ``inbound``, with the pictures of former turns only named."""
+    shown = without_past_pictures(entries, inbound.id)
+    return fold(shown, interrupted=render.interrupted())
+
+
+def is_unasked(
+    history: Sequence[ChatMessage], entries: Sequence[Entry], inbound: InboundMessage
+) -> bool:
+    """Whether the history asks the model for nothing, so that ``inbound`` is added once more.
+
+    This happens after a failed request, for a dead letter that is retried, and after lost rows.
+    """
+    asks = bool(history) and not isinstance(history[-1], AssistantMessage)
+    if entries and entries[-1].kind is EntryKind.UNANSWERED:
+        asks = False
+    return not asks and answer_in(entries, inbound) is None

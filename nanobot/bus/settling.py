@@ -58,7 +58,7 @@ class Settler:
     ) -> None:
         """Make an inbound that failed too often a dead letter, hidden from the model as well."""
         mark = Draft(
-            kind=EntryKind.PARKED,
+            kind=EntryKind.DEAD_LETTER,
             message=None,
             inbound_id=inbound.id,
             principal=str(inbound.principal),

@@ -1,4 +1,4 @@
-"""Slash commands: a table of names, help and handlers, the same in every channel."""
+"""Slash commands: names, help and handlers, the same in every channel."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from nanobot.core.messages import InboundMessage
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A command as somebody typed it; ``argument`` is the text after its name."""
+    """A typed command; ``argument`` is the text after its name."""
 
     inbound: InboundMessage
     argument: str
 
 
 Handler: TypeAlias = Callable[[Invocation], Awaitable[str]]
-"""Does what a command says and returns the answer for whoever typed it."""
+"""Executes a command and returns the answer for whoever typed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One slash command. ``control`` ones act at once, even while a turn of the session runs.
+    """One slash command. A ``control`` command acts at once, even while a turn is running.
 
-    Those that do so ``in_outage`` act at once while the session only waits for a model.
+    An ``in_outage`` command acts at once only while the session waits for a model.
     """
 
     name: str
@@ -46,7 +46,7 @@ def command_form(text: str) -> tuple[str, str] | None:
 
 
 Further: TypeAlias = Callable[[], tuple[tuple[str, str], ...]]
-"""Names and help lines of commands that are turns of their own (skills), as they are now."""
+"""Returns the present names and help lines of commands that run as turns (skills)."""
 
 
 def no_further() -> tuple[tuple[str, str], ...]:
@@ -55,14 +55,14 @@ def no_further() -> tuple[tuple[str, str], ...]:
 
 
 class CommandTable:
-    """The commands of this app, in the order of the menu; ``further`` ones stand behind them."""
+    """The commands of this app in the order of the menu, followed by the ``further`` ones."""
 
     def __init__(self, commands: Iterable[Command], further: Further = no_further) -> None:
         self._commands = {command.name: command for command in commands}
         self._further = further
 
     def find(self, text: str) -> tuple[Command, str] | None:
-        """The command that ``text`` invokes and its argument; None when it is ordinary text."""
+        """The command that ``text`` invokes and its argument; None for ordinary text."""
         form = command_form(text)
         if form is None:
             return None
@@ -70,11 +70,11 @@ class CommandTable:
         return None if command is None else (command, form[1])
 
     def steers(self, text: str) -> bool:
-        """Whether ``text`` may join a running turn: no command does, nor a skill's."""
+        """Whether ``text`` may steer a running turn: commands and skill commands may not."""
         form = command_form(text)
         if form is None:
             return True
-        # A skill may be called by its own name, too, which has hyphens where the command has not.
+        # A skill's own name also invokes it, with hyphens in place of underscores.
         name = form[0].replace("-", "_")
         return form[0] not in self._commands and name not in dict(self._further())
 

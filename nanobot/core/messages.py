@@ -1,4 +1,4 @@
-"""Durable messages, who asked, and how far content is to be trusted."""
+"""Durable messages, the principal of a turn, and the trust of content."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import ClassVar
 
 
 class Role(StrEnum):
-    """What a principal may do: the owner everything, a guest conversation only."""
+    """What a principal may do: an owner everything, a guest only converse."""
 
     OWNER = "owner"
     GUEST = "guest"
 
 
 class Trust(StrEnum):
-    """Whether content came from someone let in, or from the world outside."""
+    """Whether content came from somebody let in or from outside."""
 
     TRUSTED = "trusted"
     UNTRUSTED = "untrusted"
 
     def joined(self, other: Trust) -> Trust:
-        """The trust of something made from both: untrusted wins."""
+        """The trust of content made from both: untrusted if either is."""
         return Trust.UNTRUSTED if Trust.UNTRUSTED in (self, other) else Trust.TRUSTED
 
 
 class Origin(StrEnum):
-    """What made an inbound message come about."""
+    """What caused an inbound message."""
 
     USER = "user"
     CRON = "cron"
@@ -53,13 +53,13 @@ class Principal:
 
     @classmethod
     def parse(cls, text: str) -> Principal:
-        """Read what ``str`` wrote; raises ValueError on anything else."""
+        """The inverse of ``str``; raises ValueError for any other text."""
         role, channel, identity = text.split(":", 2)
         return cls(Role(role), channel, identity)
 
 
 def new_id(kind: str) -> str:
-    """A random id for a message that no platform has named yet, such as ``cli:9f1c…``."""
+    """A random id for a message without a platform id, such as ``cli:9f1c…``."""
     return f"{kind}:{uuid.uuid4().hex}"
 
 
@@ -69,7 +69,7 @@ def session_key(channel: str, chat_id: str, thread_id: str | None = None) -> str
 
 
 def whole_key(name: str) -> str:
-    """The session that a person names; without a channel it is one of the terminal."""
+    """The key of the session that a person names; without a channel it is the terminal's."""
     return name if ":" in name else session_key("cli", name)
 
 
@@ -85,7 +85,7 @@ class Media:
 
 
 class AnswerKind(StrEnum):
-    """What becomes of the answer of a turn."""
+    """What happens to the answer of a turn."""
 
     REPLY = "reply"
     REPLY_UNLESS_SILENT = "reply_unless_silent"
@@ -95,7 +95,7 @@ class AnswerKind(StrEnum):
 
 
 class Unanswered(StrEnum):
-    """How a request ended that got no answer: by its user, with its terminal, or by a failure."""
+    """Why a request got no answer: its user stopped it, its terminal closed, or it failed."""
 
     STOPPED = "stopped"
     INTERRUPTED = "interrupted"
@@ -104,13 +104,13 @@ class Unanswered(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerRule:
-    """What to do with the answer, as data that is stored with the inbound.
+    """What to do with the answer; stored with the inbound.
 
-    ``reply`` goes to ``channel``/``chat_id``/``thread_id`` (the inbound's own when empty);
-    ``reply_unless_silent`` the same, unless the answer is only the heartbeat's token; ``report``
-    posts it to the session that sent the subagent; ``terminal`` hands it to the waiting client,
-    and an inbound whose client is gone is closed as interrupted; ``nothing`` only records it.
-    ``note`` stands before what is replied.
+    ``reply`` sends it to ``channel``/``chat_id``/``thread_id`` (empty: the inbound's own);
+    ``reply_unless_silent`` does so unless it is only the heartbeat's token; ``report`` posts it to
+    the session that spawned the subagent; ``terminal`` hands it to the waiting client and closes
+    the inbound as interrupted if that client is gone; ``nothing`` only records it. ``note``
+    precedes the reply.
     """
 
     kind: AnswerKind = AnswerKind.REPLY
@@ -124,9 +124,9 @@ class AnswerRule:
 class ParentTurn:
     """The turn that spawned a subagent, as stored with the subagent's task and its report.
 
-    ``inbound_id`` is what somebody, or a service, had asked for by it; ``session``, ``profile``,
-    ``answer`` and ``model`` are that turn's. ``generation`` is 1 for a subagent sent in a turn
-    that no report began, and one more for each report between.
+    ``inbound_id`` is the request of a person or service behind it; ``session``, ``profile``,
+    ``answer`` and ``model`` are the parent turn's. ``generation`` is 1 for a subagent of such a
+    request and grows by one with each report that led to another subagent.
     """
 
     label: str
@@ -146,7 +146,7 @@ class InboundMessage:
     session where it is not ``channel:chat_id[:thread_id]`` (cron, subagents, ``agent -s``).
     ``profile`` names how the turn runs; ``model`` overrides the session's model for this turn.
     ``attended``: somebody sits at the terminal that asks and can see warnings. ``parent`` is
-    set on a subagent's task and on the report about it.
+    set on a subagent's task and report.
     """
 
     __pydantic_config__: ClassVar[dict[str, object]] = {
@@ -181,17 +181,17 @@ class InboundMessage:
 
     @property
     def account(self) -> str:
-        """The session that the turn's cost is counted to."""
+        """The session that pays for the turn."""
         return self.parent.session if self.parent else self.session_key
 
     @property
     def asked_by(self) -> str:
-        """The id of the inbound that it is part of the answer to: mostly its own."""
+        """The id of the request that it helps to answer: its own, or a parent turn's."""
         return self.parent.inbound_id if self.parent else self.id
 
     @property
     def is_terminals(self) -> bool:
-        """Whether it is of no use once the terminal that asked is gone."""
+        """Whether only the terminal that asked can use the answer."""
         rule = self.parent.answer if self.parent else self.answer
         return rule.kind is AnswerKind.TERMINAL
 
@@ -202,7 +202,7 @@ class InboundMessage:
 
 @dataclass(frozen=True, slots=True)
 class OpenTask:
-    """A subagent's task that has waited or been worked on since ``since``."""
+    """A subagent's task that is waiting or running, and since when."""
 
     task: InboundMessage
     parent: ParentTurn
@@ -211,10 +211,10 @@ class OpenTask:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What sent a message to a chat in which nobody had asked for it just then.
+    """Why a message goes to a chat whose own turn did not write it.
 
-    ``by`` names it for the model of that chat (``the scheduled job “stars”``); ``principal`` and
-    ``trust`` are those of the words. ``words`` is the text without what is for the person alone.
+    ``by`` names the cause for that chat's model (``the scheduled job “stars”``). ``words`` is the
+    text without notes for the person; ``principal`` and ``trust`` are those of the words.
     """
 
     by: str
@@ -229,8 +229,8 @@ class OutboundMessage:
 
     ``id`` is deterministic where recovery must know whether it exists already
     (``<inbound id>/answer``, ``<inbound id>/message/<call id>``). ``preview_id`` is the platform
-    id of a streamed preview which the final text replaces. ``cause`` stands on what no turn of
-    the chat's own session wrote: it goes into the log of that session when it is queued.
+    id of a streamed preview which the final text replaces. ``cause`` is set if no turn of the
+    chat's own session wrote the message: queueing it also logs it in that session.
     """
 
     channel: str
@@ -247,5 +247,5 @@ class OutboundMessage:
 
     @property
     def chats_session(self) -> str:
-        """The session of the chat that it goes to."""
+        """The session of the destination chat."""
         return session_key(self.channel, self.chat_id, self.thread_id)

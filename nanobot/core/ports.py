@@ -1,4 +1,4 @@
-"""The ports the agent and the bus call through; adapters implement them elsewhere."""
+"""The ports of agent and bus; providers and channels implement them."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ class ChosenModel:
 
 
 class ModelSource(Protocol):
-    """Where a turn, a compaction or a consolidation gets its model from."""
+    """Chooses the model of a turn, a compaction or a consolidation."""
 
     def choose(self, model: str | None) -> ChosenModel:
         """The model named, or the configured one. Raises ProviderError when there is none."""
         ...
 
     async def prepare(self, model: str | None, *, load: bool = True) -> str:
-        """Find out what only the model's server knows, before ``choose``.
+        """Ask the model's server for its facts; call it before ``choose``.
 
-        ``load``: the server may load the model for that. Returns what a person should know, or "".
+        ``load``: the server may load the model for that. Returns a warning for the person, or "".
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """How a channel does: ``detail`` is a line for the operator, ``last_error`` "" for none."""
+    """The state of a channel; ``detail`` is a line for the operator, ``last_error`` "" for none."""
 
     connected: bool
     detail: str = ""
@@ -74,12 +74,12 @@ class ChannelState:
 class Channel(Protocol):
     """A platform: turns its events into inbounds and sends pieces of outbounds.
 
-    ``run`` takes events in until it is cancelled; it survives whatever the network does and shows
-    it in ``state``. ``ready`` is set once the channel is up or its first failure is reported.
-    ``pieces`` renders an outbound into the payloads (opaque to the bus, stored one row each) that
-    ``send`` hands to the platform one by one; ``send`` returns the platform's message id and
-    raises ChannelRetryLater or Undeliverable. ``again`` marks a piece that may have been sent
-    before. The platform's own retries are off: the delivery worker is the one owner of retries.
+    ``run`` posts the platform's events until it is cancelled; network failures show in ``state``
+    and never end it. ``wait_ready`` returns once the channel is up or its first failure is
+    reported. ``pieces`` renders an outbound into payloads that only the channel reads, stored one
+    row each. ``send`` sends one of them, returns the platform's message id and raises
+    ChannelRetryLater or Undeliverable; ``again`` marks a piece that may have been sent before.
+    Only the delivery worker retries; the platform library's own retries are off.
     """
 
     name: str

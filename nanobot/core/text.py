@@ -18,11 +18,11 @@ from nanobot.core.chat import (
 )
 
 UNTRUSTED_MARK = "(from untrusted content)"
-"""What lines of MEMORY.md and paragraphs of HISTORY.md end in that were learnt from outside."""
+"""The ending of MEMORY.md lines and HISTORY.md paragraphs that were learnt from outside."""
 
 _FENCE = re.compile(r"\A\s*```\w*|```\s*\Z")
 _ESCAPE = re.compile(r"\\(?:[\"'\\/bfnrtu\n]|(.))")
-"""An escape sequence; group 1 of one that JSON does not have, and JSON5 takes for the letter."""
+"""An escape sequence; group 1 is set if JSON lacks it and JSON5 reads it as the letter."""
 
 
 def one_line(text: str, limit: int = 200) -> str:
@@ -36,7 +36,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def attribute(text: str) -> str:
-    """Text that cannot end the attribute it stands in, whatever a stranger calls themselves."""
+    """Text as an attribute's value; it cannot end the attribute or the tag."""
     return one_line(text, 80).translate({34: "'", 38: "+", 60: "(", 62: ")"})
 
 
@@ -56,16 +56,16 @@ def head_and_tail(text: str, limit: int, note: str) -> str:
 
 
 def fence(text: str, *, source: str, mark: str | None = None) -> str:
-    """``text`` from outside between marks it cannot guess, with its source named."""
+    """``text`` from outside between unguessable marks that name its source."""
     token = mark or secrets.token_hex(4)
     return f"<untrusted {token} source={json.dumps(source)}>\n{text}\n</untrusted {token}>"
 
 
 def read_json(text: str) -> object:
-    """A document that a model wrote, as JSON or JSON5, in a Markdown fence or encoded twice.
+    """Read JSON or JSON5 that a model wrote, in a Markdown fence or encoded twice.
 
-    One closing brace too many is forgiven, nothing is guessed. Raises EOFError where the end is
-    missing, ValueError where the text is no document.
+    One closing brace too many is allowed; nothing else is guessed. Raises EOFError if the end is
+    missing, ValueError for any other damage.
     """
     try:
         # Not strict: raw line breaks in strings are what models write when they forget.
@@ -98,7 +98,7 @@ def _read_json5(text: str) -> object:
 
 
 def readable_size(size: int) -> str:
-    """A number of bytes as people write it, such as ``1.2 KB``."""
+    """A number of bytes for people, such as ``1.2 KB``."""
     if size < 1000:
         return f"{size} B"
     amount = float(size)
@@ -110,9 +110,9 @@ def readable_size(size: int) -> str:
 
 
 PICTURE_TOKENS = 1600
-"""What a picture within the limits costs, at most providers."""
+"""Tokens of a picture within the limits, at most providers."""
 MESSAGE_TOKENS = 4
-"""What a message or a call costs beside its text: role and marks."""
+"""Tokens of a message or a call besides its text: role and marks."""
 
 _LETTER, _SIGN, _OTHER = 0.21, 0.62, 0.37
 _WORDS = bytes(range(ord("A"), ord("Z") + 1)) + bytes(range(ord("a"), ord("z") + 1)) + b" "
@@ -120,7 +120,7 @@ _ASCII = bytes(range(128))
 
 
 def text_tokens(text: str) -> int:
-    """Tokens of a text, about; 0 for an empty one."""
+    """Estimated tokens of a text; 0 for an empty one."""
     data = text.encode("utf-8", "replace")
     unlike_words = len(data.translate(None, _WORDS))
     beyond_ascii = len(data.translate(None, _ASCII))
@@ -132,9 +132,9 @@ def text_tokens(text: str) -> int:
 
 
 def message_tokens(message: ChatMessage) -> int:
-    """Tokens of a message as it is sent: text, calls, pictures, signed thoughts.
+    """Estimated tokens of a message as sent: text, calls, pictures, signed thoughts.
 
-    Bare reasoning is left out: few providers want it back, and of those the reports tell.
+    Unsigned reasoning is left out: few providers want it back, and their reports correct that.
     """
     total = MESSAGE_TOKENS + text_tokens(message.content)
     match message:
@@ -151,12 +151,12 @@ def message_tokens(message: ChatMessage) -> int:
 
 
 def tool_tokens(tools: Iterable[ToolSpec]) -> int:
-    """Tokens of the tools' schemas as they are sent."""
+    """Estimated tokens of the tools' schemas as sent."""
     return sum(text_tokens(wire_form(tool)) for tool in tools)
 
 
 def wire_form(tool: ToolSpec) -> str:
-    """A tool as Chat Completions has it, in JSON without spaces."""
+    """A tool in the format of Chat Completions, as compact JSON."""
     function = {
         "name": tool.name,
         "description": tool.description,

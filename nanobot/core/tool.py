@@ -1,4 +1,4 @@
-"""What a tool is: validated arguments and the facts of its turn in, text for the model out."""
+"""The base of every tool: validated arguments and the turn's facts in, text for the model out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nanobot.core.messages import Origin, Principal, Trust
 
 
 class Effect(StrEnum):
-    """Whether a call may change anything: reads run side by side, writes in order."""
+    """Whether a call may change anything; reads run concurrently, writes in order."""
 
     READ = "read"
     WRITE = "write"
@@ -31,7 +31,7 @@ class ToolArguments(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """The facts of one tool call's turn; a tool keeps no state about chats of its own.
+    """The facts of one call's turn, so that tools hold no state about chats.
 
     ``trust`` is untrusted once the turn has read anything from outside. ``attended`` means the
     owner sits at the terminal that asks. ``environment`` holds variables for commands of this
@@ -57,10 +57,9 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a call gave: ``text`` for the model; ``trust`` untrusted when it came from outside.
+    """The output of a call: ``text`` for the model, untrusted if it came from outside.
 
-    ``delivered`` is what the call has said to the turn's own chat, which the final answer need
-    not say again.
+    ``delivered`` is what the call has said to the turn's own chat; the answer does not repeat it.
     """
 
     text: str
@@ -70,7 +69,7 @@ class ToolOutput:
 
 
 DEFAULT_TIMEOUT_S = 60.0
-"""The limit of a tool that names none; ``agents.defaults.toolTimeoutS`` sets another."""
+"""Time limit of a tool without its own, unless ``agents.defaults.toolTimeoutS`` sets another."""
 
 ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
 
@@ -78,10 +77,10 @@ ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
 class Tool(ABC, Generic[ArgumentsT]):
     """One tool; subclasses set the class attributes and implement ``run``.
 
-    ``timeout_s`` is the wall-clock limit the loop puts round ``run`` (None: the tool keeps its
-    own, shorter than any). ``polls``: the same call again, with the same result, is how one waits
-    with it. ``run`` raises ToolError with a text the model can act on; any other
-    exception is a defect, logged with its traceback and told to the model as a failure.
+    ``timeout_s`` is the wall-clock limit of ``run`` (None: the tool enforces a shorter one).
+    ``polls``: repeating the same call is the way to wait with this tool. ``run`` raises ToolError
+    with a text that the model can act on; any other exception is a defect, logged with its
+    traceback and reported to the model as a failure.
     """
 
     name: ClassVar[str]
@@ -102,22 +101,22 @@ class Tool(ABC, Generic[ArgumentsT]):
         return None
 
     async def stopped(self, inbound_id: str) -> None:
-        """End what a turn has left running: the user stopped that turn."""
+        """End everything that the turn left running; its user stopped it."""
 
     @classmethod
     def spec(cls) -> ToolSpec:
-        """The tool as the model sees it: JSON Schema without what tells a model nothing."""
+        """The tool as the model sees it, with a lean JSON Schema."""
         schema = _lean(cls.arguments.model_json_schema(by_alias=True))
         schema.pop("description", None)
         return ToolSpec(cls.name, cls.description, schema)
 
 
 def _lean(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without what costs tokens in every request and tells a model nothing.
+    """A schema without keywords that cost tokens in every request and tell a model nothing.
 
-    That is pydantic's titles, that ``null`` is taken too, that nothing else may be given (the
-    registry says so, with the nearest name), that a text may not be empty nor a number negative,
-    and defaults that are nothing. A property *named* title is kept.
+    Those are pydantic's titles, ``null`` as an alternative, ``additionalProperties: false`` (the
+    registry's error names the nearest property), minimum lengths of 1, minimums of 0 or 1 and
+    empty defaults. A property *named* title stays.
     """
 
     def clean(node: Any, *, names: bool) -> Any:
@@ -138,7 +137,7 @@ def _lean(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(node: dict[str, Any]) -> dict[str, Any]:
-    """A choice between something and null as that alone."""
+    """A choice between one schema and null, as that schema alone."""
     choices = [one for one in node.get("anyOf", ()) if one != {"type": "null"}]
     if len(choices) != 1:
         return node

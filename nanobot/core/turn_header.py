@@ -1,7 +1,7 @@
 """The turn header: the line before a person's words that says when, where and from whom.
 
 ``<turn time="…" channel="…" chat="…" from="…"/>``. The log keeps it with the words, as the model
-read them; all that writes, reads or strips it is here.
+read them. This module writes, reads and strips it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nanobot.core.events import Emit, Event, TextDelta, TextDiscarded
 from nanobot.core.text import attribute
 
 TIME = "%a %Y-%m-%d %H:%M %z"
-"""How a header gives the local time."""
+"""Format of the local time in a header."""
 
 _HEADER = re.compile(r"<turn\s([^<>]{0,600}?)/?>")
 _FACT = re.compile(r'\b(\w+)="([^"]*)"')
@@ -21,12 +21,12 @@ _PARROTED = re.compile(rf"\A\s*(?:{_HEADER.pattern}\s*)+")
 _OPENING = "<turn "
 _LONGEST = 700
 _NAMES = {"sender": "from"}
-"""Fields whose attribute has another name."""
+"""Attributes whose name differs from the field's."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnHeader:
-    """The facts of a header, in the order in which they are written; "" for an unknown one.
+    """The facts of a header, in their written order; "" for an unknown one.
 
     ``sent`` says how long ago an old message was sent.
     """
@@ -39,14 +39,14 @@ class TurnHeader:
     sent: str = ""
 
     def before(self, words: str) -> str:
-        """``words`` under this header, as they are logged and as the model reads them."""
+        """``words`` under this header, as logged and as the model reads them."""
         facts = ((_NAMES.get(f.name, f.name), getattr(self, f.name)) for f in fields(self))
         written = "".join(f' {name}="{attribute(value)}"' for name, value in facts if value)
         return f"<turn{written}/>\n{words}"
 
 
 def read_header(text: str) -> tuple[TurnHeader, str]:
-    """The header of logged words and the words without it; an empty header where there is none."""
+    """Split logged words into their header (empty if there is none) and the rest."""
     match = _HEADER.match(text)
     if match is None:
         return TurnHeader(), text.strip()
@@ -56,19 +56,19 @@ def read_header(text: str) -> tuple[TurnHeader, str]:
 
 
 def without_header(text: str) -> str:
-    """A model's ``text`` without the turn headers that it parrots at its beginning."""
+    """A model's ``text`` without the turn headers that it repeated at its beginning."""
     return _PARROTED.sub("", text)
 
 
 class HeaderFilter:
-    """Streams text on, holding back its beginning while that may still be a turn header."""
+    """Passes streamed text on, but holds back a beginning that may become a turn header."""
 
     def __init__(self) -> None:
         self._held = ""
         self._passing = False
 
     def feed(self, text: str) -> str:
-        """What may be shown after ``text`` has arrived."""
+        """The text that may be shown once ``text`` has arrived."""
         if self._passing:
             return text
         self._held += text
@@ -79,7 +79,7 @@ class HeaderFilter:
         return rest
 
     def finish(self) -> str:
-        """What was held back and turned out to be no header."""
+        """The text held back at the end of the stream, which is no header."""
         rest = "" if self._passing else without_header(self._held)
         self._passing = True
         return rest

@@ -52,7 +52,9 @@ class Part:
     def said(self) -> tuple[Entry, ...]:
         """The entries with words, without those of dead-lettered messages."""
         dropped = {
-            entry.inbound_id: entry.seq for entry in self.entries if entry.kind is EntryKind.PARKED
+            entry.inbound_id: entry.seq
+            for entry in self.entries
+            if entry.kind is EntryKind.DEAD_LETTER
         }
         return tuple(
             entry

@@ -1,4 +1,4 @@
-"""What conversations see of a Markdown file that is longer than its cap."""
+"""Excerpts of Markdown files that are longer than a prompt may hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nanobot.prompts import render
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
 MEMORY = "memory/MEMORY.md"
 FILE_CAP = 20_000
-"""Characters of one of these files that reach a prompt, unless configured."""
+"""Characters of each file that reach a prompt, unless configured."""
 HEADING = re.compile(r"^(#{1,6})\s+(.+?)\s*#*\s*$")
 
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
@@ -22,8 +22,8 @@ _MARK = "[… lines {}-{}]"
 def excerpt(text: str, cap: int, path: Path) -> str:
     """``text`` itself, or about ``cap`` characters of it with a note that names the file.
 
-    What is important comes first: the sections with that word in their heading, and lines marked
-    so. All sections share the rest of the room, and each gives way in its middle.
+    Sections whose heading says "important", and lines marked so, come first. All sections share
+    the rest of the room; each is cut in its middle.
     """
     if len(text) <= cap:
         return text
@@ -47,7 +47,7 @@ def excerpt(text: str, cap: int, path: Path) -> str:
 
 
 def too_long(name: str, characters: int, cap: int) -> str:
-    """What its owner is told of a file that is longer than its cap; "" of any other."""
+    """A warning for the owner of a file that is longer than its cap; "" for any other."""
     if characters <= cap:
         return ""
     return (
@@ -57,7 +57,7 @@ def too_long(name: str, characters: int, cap: int) -> str:
 
 
 def headings(lines: Sequence[str]) -> Iterable[tuple[int, int, str]]:
-    """The place, the level and the title of each heading; none in a block of code."""
+    """The place, the level and the title of each heading outside code blocks."""
     fenced = False
     for place, line in enumerate(lines):
         if _FENCE.match(line):
@@ -67,10 +67,10 @@ def headings(lines: Sequence[str]) -> Iterable[tuple[int, int, str]]:
 
 
 def _sections(lines: Sequence[str]) -> list[list[tuple[int, bool]]]:
-    """The places of each section's lines, and whether each is a heading or important."""
+    """Each section's lines as (place, whether it is a heading or important)."""
     starts = {place: (level, title) for place, level, title in headings(lines)}
     sections: list[list[tuple[int, bool]]] = [[]]
-    vital_level = 0  # of the important section that we are in, or 0
+    vital_level = 0  # level of the enclosing important section, or 0
     for place, line in enumerate(lines):
         if place in starts:
             sections.append([])
@@ -85,9 +85,9 @@ def _sections(lines: Sequence[str]) -> list[list[tuple[int, bool]]]:
 def _fill(
     kept: dict[int, str], lines: Sequence[str], groups: Sequence[Sequence[int]], room: int
 ) -> int:
-    """Keep lines of each group, from both of its ends, in a fair share of ``room``; what is left.
+    """Keep lines from both ends of each group within a fair share of ``room``; return the rest.
 
-    A line is cut only where the share of its group does not hold a single one.
+    A line is cut only if the share of its group does not hold a single line.
     """
     by_size = sorted(filter(None, groups), key=lambda group: sum(len(lines[at]) for at in group))
     for place, group in enumerate(by_size):

@@ -48,7 +48,7 @@ class EntryKind(StrEnum):
     """A new conversation begins."""
     TRIMMED = "gave_way"
     """From here on the model sees the tool results in ``replaced`` as the notes given there."""
-    PARKED = "parked"
+    DEAD_LETTER = "parked"
     """The message ``inbound_id`` became a dead letter; the model no longer sees what its turn
     wrote, since that could make the next turns fail, too."""
     UNANSWERED = "unanswered"
@@ -219,7 +219,7 @@ def _message(kind: EntryKind, record: Mapping[str, Any]) -> ChatMessage | None:
                 _text(record.get("content", "")),
                 images,
             )
-        case EntryKind.RESET | EntryKind.PARKED | EntryKind.TRIMMED:
+        case EntryKind.RESET | EntryKind.DEAD_LETTER | EntryKind.TRIMMED:
             return None
         case _:
             return UserMessage(_text(record.get("content", "")), images)

@@ -1,4 +1,4 @@
-"""The append-only log of each session, in the state database."""
+"""The append-only log of each session in the state database."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STORED = [field.name for field in fields(Draft) if field.name != "account"]
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What a session remembers beside its log: the model and reasoning effort chosen for it."""
+    """The model and the reasoning effort chosen for a session; None for the configured ones."""
 
     model: str | None = None
     reasoning_effort: str | None = None
@@ -43,7 +43,7 @@ class SessionSettings:
 class LiveSession:
     """The part of a session that the model sees, oldest entry first.
 
-    ``is_cut``: it is more than was asked for, and ``entries`` are its newest.
+    ``is_cut``: there are more entries than was asked for; these are the newest.
     """
 
     key: str
@@ -53,7 +53,7 @@ class LiveSession:
 
 
 class SessionLog:
-    """Appends to and reads from sessions' logs; nothing in it is ever changed or removed."""
+    """Appends to and reads the logs of sessions; no entry is ever changed."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -61,15 +61,15 @@ class SessionLog:
         self.calibration = Calibration(database)
 
     async def settings(self, key: str) -> SessionSettings:
-        """What a session remembers beside its log."""
+        """The settings of a session."""
 
         return await self._database.read(lambda connection: session_settings(connection, key))
 
     async def live(self, key: str, *, most: int | None = None) -> LiveSession:
         """What the model sees of a session; an unknown key is an empty session.
 
-        Of more than ``most`` characters (as stored) only the newest entries are read, from one
-        with which a view can begin: a person's message, or else a step of the assistant.
+        Reads at most ``most`` characters (as stored) of the newest entries. Such a cut view begins
+        with a person's message, or else with a step of the assistant.
 
         Its cost depends only on what the model sees: the text of trimmed results is not read.
         Damaged rows are left out and logged.
@@ -77,7 +77,7 @@ class SessionLog:
         return await self._database.read(lambda connection: _live(connection, key, most))
 
     async def call_ids(self, key: str, inbound_id: str) -> set[str]:
-        """The ids of all calls of an inbound's turn, whether or not the model still sees them."""
+        """The ids of all calls that the turn of an inbound has made, summed up or not."""
 
         def read(connection: sqlite3.Connection) -> set[str]:
             rows = connection.execute(
@@ -108,7 +108,7 @@ class SessionLog:
         await self._database.write(lambda connection: record_in(connection, key, [call], now))
 
     async def reset(self, key: str, draft: Draft) -> None:
-        """Begin a new conversation: append the reset entry, from which the live part begins."""
+        """Begin a new conversation: append the reset entry, where the view begins from now on."""
         now = self._clock()
 
         def write(connection: sqlite3.Connection) -> None:
@@ -118,7 +118,7 @@ class SessionLog:
         await self._database.write(write, durable=True)
 
     async def change_settings(self, key: str, settings: SessionSettings) -> None:
-        """Remember settings of a session, durably."""
+        """Store the settings of a session, durably."""
         now = self._clock().timestamp()
         text = json.dumps({"model": settings.model, "reasoning_effort": settings.reasoning_effort})
 
@@ -138,29 +138,18 @@ class SessionLog:
 def append_in(
     connection: sqlite3.Connection, key: str, drafts: Sequence[Draft], now: datetime
 ) -> tuple[Entry, ...]:
-    """Append within the caller's transaction, so that settling and its last words are one.
+    """Append within the caller's transaction, such as the one that settles a turn.
 
-    The usage of a draft that has some is counted with it.
+    The usage of each draft is counted with it.
     """
     stamp = now.timestamp()
     _touch(connection, key, stamp)
     entries: list[Entry] = []
     for draft in drafts:
-        cursor = connection.execute(
-            "INSERT INTO log (session, kind, inbound_id, principal, trust, at, payload) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                key,
-                draft.kind.value,
-                draft.inbound_id,
-                draft.principal,
-                draft.trust.value,
-                stamp,
-                encode(draft),
-            ),
-        )
+        by = (draft.inbound_id, draft.principal, draft.trust.value)
+        seq = insert_row(connection, key, (draft.kind.value, *by, stamp, encode(draft)))
         facts = {name: getattr(draft, name) for name in _STORED}
-        entries.append(Entry(**facts, seq=cursor.lastrowid or 0, at=now))
+        entries.append(Entry(**facts, seq=seq, at=now))
         if draft.keeps_from is not None:
             connection.execute(
                 "UPDATE session SET live_from = max(live_from, ?) WHERE key = ?",
@@ -172,16 +161,28 @@ def append_in(
     return tuple(entries)
 
 
+def insert_row(
+    connection: sqlite3.Connection, key: str, row: tuple[str, str, str, str, float, str]
+) -> int:
+    """Append a stored entry (kind, inbound, principal, trust, time, payload); returns its seq."""
+    cursor = connection.execute(
+        "INSERT INTO log (session, kind, inbound_id, principal, trust, at, payload) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (key, *row),
+    )
+    return cursor.lastrowid or 0
+
+
 def session_settings(connection: sqlite3.Connection, key: str) -> SessionSettings:
-    """The settings of a session; those of an unknown one are all unset."""
+    """The settings of a session, within the caller's transaction; an unknown one has none."""
     row = connection.execute("SELECT settings FROM session WHERE key = ?", (key,)).fetchone()
     return SessionSettings() if row is None else _settings(row[0])
 
 
 def free_for_next(connection: sqlite3.Connection, key: str, kept: int) -> bool:
-    """Whether nothing of a session is open; if so its live part is cut to ``kept`` turns.
+    """Whether a session is idle; if so, its view is cut to the last ``kept`` turns.
 
-    For sessions that no person ends, so that they stay bounded.
+    This bounds sessions in which nobody says ``/new``.
     """
     if is_open(connection, key):
         return False
@@ -221,13 +222,13 @@ def _live(connection: sqlite3.Connection, key: str, most: int | None) -> LiveSes
             break
         newest.append(one)
     entries = tuple(_read(key, reversed(newest), trimmed))
-    if is_cut:  # what is older has no mark here that tells of it: the newest would be among these
+    if is_cut:  # no mark stands for what is older: the newest mark would be among these
         entries = _from_a_beginning(entries)
     return LiveSession(key, _view(entries), _settings(row[1]), is_cut)
 
 
 def _size(row: tuple[Any, ...], trimmed: Mapping[int, Replaced]) -> int:
-    """Characters of a stored entry as the model sees it, or of its note; it may be damaged."""
+    """Characters of a stored entry, or of the note in its place; it may be damaged."""
     seq, payload = row[0], row[-1]
     if payload is None:
         return len(trimmed[seq].note) if seq in trimmed else 0
@@ -235,7 +236,7 @@ def _size(row: tuple[Any, ...], trimmed: Mapping[int, Replaced]) -> int:
 
 
 def _from_a_beginning(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The entries from the first with which a view can begin; none if there is no such."""
+    """The entries from the first that a view can begin with; none if there is none."""
     for kinds in ((EntryKind.USER, EntryKind.SENT), (EntryKind.ASSISTANT,)):
         for place, entry in enumerate(entries):
             if entry.kind in kinds:
@@ -244,17 +245,17 @@ def _from_a_beginning(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
 
 def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """What the model sees: without what is parked, and the newest compaction's mark in front.
+    """What the model sees: the newest compaction in front, no entries of dead letters.
 
-    What was sent to the chat while a turn ran stands behind that turn, which did not see it.
+    Words sent to the chat while a turn ran stand behind that turn, which did not see them.
     """
-    parked = {entry.inbound_id: entry.seq for entry in entries if entry.kind is EntryKind.PARKED}
-    if parked:
-        # The mark of a compaction stays: it stands for what others wrote.
+    dead = {entry.inbound_id: entry.seq for entry in entries if entry.kind is EntryKind.DEAD_LETTER}
+    if dead:
+        # A compaction stays: it also sums up other turns.
         entries = tuple(
             entry
             for entry in entries
-            if entry.kind is EntryKind.COMPACTED or entry.seq > parked.get(entry.inbound_id, 0)
+            if entry.kind is EntryKind.COMPACTED or entry.seq > dead.get(entry.inbound_id, 0)
         )
     marks = [entry for entry in entries if entry.kind is EntryKind.COMPACTED]
     rest = [entry for entry in entries if entry.kind is not EntryKind.COMPACTED]
@@ -262,7 +263,7 @@ def _view(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
 
 def _behind_turns(entries: Sequence[Entry]) -> Iterable[Entry]:
-    """The entries with each ``sent`` one behind the last of the turn in which it landed."""
+    """The entries, with each ``sent`` one moved behind the turn in which it stands."""
     last = {
         entry.inbound_id: place
         for place, entry in enumerate(entries)
@@ -287,7 +288,7 @@ def _settings(text: str) -> SessionSettings:
         record: Any = json.loads(text)
         return SessionSettings(record.get("model"), record.get("reasoning_effort"))
     except (ValueError, AttributeError):
-        logger.error("damaged session settings are ignored")
+        logger.error("ignored damaged session settings")
         return SessionSettings()
 
 
@@ -303,7 +304,7 @@ def _trimmed_results(connection: sqlite3.Connection, key: str, start: int) -> di
             _, _, record = decode(EntryKind.TRIMMED, payload)
             given.update((one.seq, one) for one in replaced_of(record))
         except (ValueError, AttributeError) as error:
-            logger.error("log entry {} of session {} is damaged, left out: {}", seq, key, error)
+            logger.error("left out damaged log entry {} of session {}: {}", seq, key, error)
     return given
 
 
@@ -316,7 +317,7 @@ def _rows(
     *,
     newest_first: bool = False,
 ) -> Iterable[tuple[Any, ...]]:
-    """Stored entries, those in ``trimmed`` without their payload: it is not even read."""
+    """Stored entries; the payload of those in ``trimmed`` is not read."""
     return connection.execute(
         "SELECT seq, kind, inbound_id, principal, trust, at, "
         "CASE WHEN seq IN (SELECT value FROM json_each(?)) THEN NULL ELSE payload END "
@@ -353,11 +354,12 @@ def _read(
                 is_trimmed=note is not None,
                 note=str(record.get("note", "")),
                 seq=seq,
-                at=_time(at),
+                at=time_of(at),
             )
         except (ValueError, TypeError, AttributeError) as error:
-            logger.error("log entry {} of session {} is damaged, left out: {}", seq, key, error)
+            logger.error("left out damaged log entry {} of session {}: {}", seq, key, error)
 
 
-def _time(stamp: float) -> datetime:
+def time_of(stamp: float) -> datetime:
+    """A stored time as an aware datetime."""
     return datetime.fromtimestamp(stamp, UTC)

@@ -1,4 +1,4 @@
-"""Whole sessions: listed, exported as lines, imported from lines, deleted."""
+"""Whole sessions: list, export, import, delete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from nanobot.core.chat import AssistantMessage, ChatMessage, ToolCall, ToolMessa
 from nanobot.core.messages import Principal, Role, Trust, whole_key
 from nanobot.core.ports import Clock
 from nanobot.session.entries import Draft, EntryKind, decode, encode
+from nanobot.session.log import insert_row, time_of
 from nanobot.store.database import Database
 
 _ROLES = {
@@ -32,7 +33,7 @@ _OWNER = str(Principal(Role.OWNER, "import", "owner"))
 
 @dataclass(frozen=True, slots=True)
 class SessionLine:
-    """One session of the list; ``entries`` counts its whole log, ``live`` what is in view."""
+    """A session in the list; ``entries`` counts its whole log, ``live`` what the model sees."""
 
     key: str
     created_at: datetime
@@ -43,7 +44,7 @@ class SessionLine:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry as it is stored, with its former seq where it came from a file of ours."""
+    """A log entry as stored; ``seq`` is its former place, if the file was exported by nanobot."""
 
     kind: EntryKind
     inbound_id: str
@@ -55,16 +56,16 @@ class Row:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What tells the entry from others; where a view began is written anew at each import."""
+        """What identifies the entry; the mark of a compaction is rewritten at each import."""
         payload = "" if self.kind is EntryKind.COMPACTED else self.payload
         return (self.kind, self.inbound_id, round(self.at, 3), payload)
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A file's session: its key ("" if it names none), its entries, and how many are digested.
+    """A session read from a file; ``key`` is "" if the file names none.
 
-    ``skipped`` counts the lines that are no messages.
+    ``digested`` counts the entries already consolidated, ``skipped`` the lines without a message.
     """
 
     key: str
@@ -73,12 +74,12 @@ class Incoming:
     skipped: int = 0
 
 
-class GoneItsOwnWay(Exception):
-    """The session has entries that the file does not have, and the file others."""
+class Diverged(Exception):
+    """Session and file have each gone on since they were the same."""
 
 
 class SessionTransfer:
-    """Reads and writes whole sessions in the state database."""
+    """Lists, exports, imports and deletes sessions of the state database."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -94,14 +95,14 @@ class SessionTransfer:
                 "LEFT JOIN log ON log.session = key GROUP BY key ORDER BY updated_at DESC"
             )
             return tuple(
-                SessionLine(key, _time(created), _time(updated), entries, live)
+                SessionLine(key, time_of(created), time_of(updated), entries, live)
                 for key, created, updated, entries, live in rows
             )
 
         return await self._database.read(read)
 
     async def metadata(self, key: str) -> dict[str, Any] | None:
-        """The first line of an export; None for a session that does not exist."""
+        """The first line of an export; None if there is no such session."""
 
         def read(connection: sqlite3.Connection) -> dict[str, Any] | None:
             row = connection.execute(
@@ -115,8 +116,8 @@ class SessionTransfer:
             return {
                 "_type": "metadata",
                 "key": key,
-                "created_at": _time(row[0]).isoformat(),
-                "updated_at": _time(row[1]).isoformat(),
+                "created_at": time_of(row[0]).isoformat(),
+                "updated_at": time_of(row[1]).isoformat(),
                 "last_consolidated": row[2],
             }
 
@@ -125,7 +126,7 @@ class SessionTransfer:
     async def lines(
         self, key: str, *, after: int, limit: int, most_chars: int
     ) -> tuple[tuple[dict[str, Any], ...], int | None]:
-        """A page of an export, and from where it goes on (None: that was all)."""
+        """A page of an export, and the ``after`` of the next one (None: that was all)."""
 
         def read(
             connection: sqlite3.Connection,
@@ -147,10 +148,9 @@ class SessionTransfer:
         return await self._database.read(read)
 
     async def take_in(self, key: str, incoming: Incoming) -> int:
-        """Append what the session does not have yet; returns how many entries that were.
+        """Append the entries that the session does not have yet; returns their number.
 
-        Raises GoneItsOwnWay when the log is not a beginning of what comes in; one that has all
-        of it already stays as it is.
+        Raises Diverged if the session is not the beginning of what comes in.
         """
         now = self._clock().timestamp()
 
@@ -161,7 +161,7 @@ class SessionTransfer:
                 return 0
             begun = [row.identity for row in incoming.rows[: len(present)]]
             if [row.identity for row in present] != begun:
-                raise GoneItsOwnWay(key)
+                raise Diverged(key)
             seqs = [row.seq for row in present if row.seq is not None]
             for row in incoming.rows[len(present) :]:
                 seqs.append(_insert(connection, key, row, incoming.rows, seqs))
@@ -177,9 +177,9 @@ class SessionTransfer:
         return await self._database.write(write, durable=True)
 
     async def delete(self, key: str) -> int | None:
-        """Remove a session from log and queues; how many entries it had, None if it has mail.
+        """Delete a session; returns how many entries it had, None if messages for it wait.
 
-        Rows that keep a message from being taken in twice stay, without its words.
+        Rows of the queues stay, without their text, so that no message is accepted twice.
         """
         now = self._clock().timestamp()
 
@@ -187,7 +187,7 @@ class SessionTransfer:
             waits = "SELECT 1 FROM inbox WHERE session = ? AND state = 'pending'"
             if connection.execute(waits, (key,)).fetchone():
                 return None
-            # What is freed is overwritten, so that no word of it stays in the file.
+            # SQLite overwrites what is freed, so that no text stays in the file.
             connection.execute("PRAGMA secure_delete = ON").fetchone()
             connection.execute(
                 "DELETE FROM piece WHERE outbound_id IN "
@@ -213,9 +213,9 @@ class SessionTransfer:
 
 
 def read_file(path: Path) -> Incoming:
-    """A session from a file, its key the one it names, else that of its name (``telegram_42``).
+    """Read a session from a file; its key is in the file, else the file's name (``telegram_42``).
 
-    Raises ValueError, which names the file, for one that is no session.
+    Raises ValueError, with the file's name, if it holds no session.
     """
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -226,16 +226,16 @@ def read_file(path: Path) -> Incoming:
 
 
 def read_incoming(lines: Iterable[str]) -> Incoming:
-    """A session from the lines of a file, ours or of the family's; raises ValueError for neither.
+    """Read a session from lines of nanobot's export or of a compatible program.
 
-    Assistants' words after a tool's result in the same turn count as untrusted: the family does
-    not say what a tool read.
+    A compatible program does not say what a tool read: the assistant's words after a tool result
+    count as untrusted for the rest of the turn. Raises ValueError if there is no message.
     """
     metadata: Mapping[str, Any] = {}
     rows: list[Row] = []
     places: list[int] = []
     skipped = number = 0
-    reader = _FamilyReader()
+    reader = _CompatReader()
     for line in lines:
         if not line.strip():
             continue
@@ -264,12 +264,12 @@ def read_incoming(lines: Iterable[str]) -> Incoming:
 
 
 def _is_no_message(record: Any) -> bool:
-    """Whether it is a line of ours that is not meant to be imported."""
+    """Whether it is an exported line that is not imported."""
     return isinstance(record, dict) and record.get("_type") == EntryKind.TRIMMED.value
 
 
-class _FamilyReader:
-    """Reads messages without our own part; keeps whose turn it is and when the last one was."""
+class _CompatReader:
+    """Reads lines of a compatible program; tracks their turn and the last known time."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -311,9 +311,9 @@ class _FamilyReader:
 
 
 def _own_row(record: Any) -> Row | None:
-    """A line that we have written; None for any other, or a damaged one.
+    """A line of nanobot's export; None for any other, or a damaged one.
 
-    Results that gave way for the model's window are whole again where they are imported.
+    Trimming is not imported: the results are whole again.
     """
     own = record.get("nanobot") if isinstance(record, dict) else None
     if not isinstance(own, dict) or own.get("kind") == EntryKind.TRIMMED:
@@ -364,7 +364,7 @@ def _stamp(value: Any, otherwise: float) -> float:
 def _line(
     seq: int, kind: str, inbound_id: str, principal: str, trust: str, at: float, payload: str
 ) -> dict[str, Any]:
-    line: dict[str, Any] = {"timestamp": _time(at).isoformat()}
+    line: dict[str, Any] = {"timestamp": time_of(at).isoformat()}
     try:
         record: Any = json.loads(payload)
         known, message, _ = decode(kind, payload)
@@ -409,35 +409,19 @@ def _rows(connection: sqlite3.Connection, key: str) -> list[Row]:
 
 
 def _insert(
-    connection: sqlite3.Connection,
-    key: str,
-    row: Row,
-    rows: tuple[Row, ...],
-    seqs: list[int],
+    connection: sqlite3.Connection, key: str, row: Row, rows: tuple[Row, ...], seqs: list[int]
 ) -> int:
     payload = row.payload
     if row.kind is EntryKind.COMPACTED:
         record = json.loads(payload)
         record["keeps_from"] = _moved(record.get("keeps_from"), rows, seqs)
         payload = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    cursor = connection.execute(
-        "INSERT INTO log (session, kind, inbound_id, principal, trust, at, payload) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            key,
-            row.kind.value,
-            row.inbound_id,
-            row.principal,
-            row.trust.value,
-            row.at,
-            payload,
-        ),
-    )
-    return cursor.lastrowid or 0
+    facts = (row.kind.value, row.inbound_id, row.principal, row.trust.value, row.at, payload)
+    return insert_row(connection, key, facts)
 
 
 def _moved(former: object, rows: tuple[Row, ...], seqs: list[int]) -> int:
-    """Where the entry with a former seq is now; 0 when it did not come along."""
+    """The present seq of the entry with a former one; 0 if it was not imported."""
     places = (place for place, row in enumerate(rows[: len(seqs)]) if row.seq == former)
     place = next(places, None)
     return 0 if place is None else seqs[place]
@@ -446,7 +430,7 @@ def _moved(former: object, rows: tuple[Row, ...], seqs: list[int]) -> int:
 def _restore_view(
     connection: sqlite3.Connection, key: str, incoming: Incoming, seqs: list[int]
 ) -> None:
-    """Where the view begins, and how far the session is digested, as in the file."""
+    """Set where the view begins and how far the session is consolidated, as in the file."""
     live_from = 0
     for row, seq in zip(incoming.rows, seqs, strict=True):
         if row.kind is EntryKind.RESET:
@@ -461,12 +445,8 @@ def _restore_view(
             "ON CONFLICT (session) DO UPDATE SET upto = max(upto, excluded.upto)",
             (key, upto),
         )
-        if all(row.seq is None for row in incoming.rows):  # the family shows only what is not
+        if all(row.seq is None for row in incoming.rows):  # shown is only what is not consolidated
             live_from = max(live_from, upto + 1)
     connection.execute(
         "UPDATE session SET live_from = max(live_from, ?) WHERE key = ?", (live_from, key)
     )
-
-
-def _time(stamp: float) -> datetime:
-    return datetime.fromtimestamp(stamp, UTC)

@@ -1,4 +1,4 @@
-"""What model calls used, and how many tokens a model makes of an estimated one."""
+"""Usage of model calls, and the calibration of token estimates per model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nanobot.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One answered call: the ``model`` that answered, the ``provider`` it was asked through."""
+    """One answered call: the ``model`` that answered, and the ``provider`` that was asked."""
 
     model: str
     provider: str
@@ -26,10 +26,7 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """Calls of one model added up; ``usage.cost_usd`` is that of the ``priced`` calls alone.
-
-    For the others no price is known.
-    """
+    """The calls of one model added up; ``usage.cost_usd`` covers only the ``priced`` calls."""
 
     model: str
     provider: str
@@ -49,35 +46,35 @@ class UsageLine:
 
 
 class UsageLog:
-    """Reads what was used, and records calls that enter no session's log."""
+    """Reads the usage per day, session and model."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def record(self, session: str, calls: Sequence[ModelCall]) -> None:
-        """Count calls whose answers are not logged (digests, answers that were empty)."""
+        """Count calls whose answers are not logged, such as those of consolidation."""
         now = self._clock()
         await self._database.write(lambda connection: record_in(connection, session, calls, now))
 
     def today(self) -> date:
-        """The present day where this machine is."""
+        """The present day in the local time zone."""
         return day_of(self._clock())
 
     async def of_days(self, days: int, *, session: str | None = None) -> tuple[UsageLine, ...]:
-        """What the last ``days`` days used, today included, of one session or of all."""
+        """Usage of the last ``days`` days, today included, of one session or of all."""
         first = self.today() - timedelta(days=days - 1)
         return await self._database.read(lambda connection: lines_in(connection, first, session))
 
     async def of_session(self, session: str) -> tuple[UsageLine, ...]:
-        """What a session has used since it exists."""
+        """All usage of a session."""
         return await self._database.read(lambda connection: lines_in(connection, None, session))
 
 
 def lines_in(
     connection: sqlite3.Connection, first: date | None, session: str | None
 ) -> tuple[UsageLine, ...]:
-    """What was used since the day ``first`` (or ever), of one session or of all, by model."""
+    """Usage by model since the day ``first`` (or ever), of one session or of all."""
     conditions, values = ["day >= ?"], [first.isoformat() if first else ""]
     if session is not None:
         conditions.append("session = ?")
@@ -92,14 +89,14 @@ def lines_in(
 
 
 def added_up(lines: Sequence[UsageLine]) -> UsageLine:
-    """All of ``lines`` together, under no name."""
+    """The sum of ``lines``, without a name."""
     return sum(lines, UsageLine("", "", 0, 0, Usage()))
 
 
 def record_in(
     connection: sqlite3.Connection, session: str, calls: Iterable[ModelCall], now: datetime
 ) -> None:
-    """Count calls within the caller's transaction; ``now`` is aware, the day is the machine's."""
+    """Count calls within the caller's transaction; ``now`` is aware, the day is local."""
     day = day_of(now).isoformat()
     for call in calls:
         usage = call.usage
@@ -125,12 +122,12 @@ def record_in(
 
 
 def day_of(moment: datetime) -> date:
-    """The day of a moment, where this machine is."""
+    """The local day of a moment."""
     return moment.astimezone().date()
 
 
 def in_words(lines: Sequence[UsageLine]) -> str:
-    """All of ``lines`` together, for a person: calls, tokens and, as far as known, the cost."""
+    """The sum of ``lines`` for a person: calls, tokens and, if known, the cost."""
     if not lines:
         return "nothing"
     total = added_up(lines)
@@ -142,7 +139,7 @@ def in_words(lines: Sequence[UsageLine]) -> str:
 
 
 def cost_in_words(total: UsageLine) -> str:
-    """What the calls cost, as far as prices are known."""
+    """The cost of the calls whose price is known, for a person."""
     if not total.priced:
         return "cost unknown"
     cost = total.usage.cost_usd or 0.0
@@ -168,22 +165,21 @@ def _line(
 
 
 LOWEST, HIGHEST = 0.7, 2.0
-"""No tokenizer is further off than that; a request is never judged by more."""
+"""Bounds of the factor; no tokenizer is further off than that."""
 
 _BELIEVED = (0.5, 3.0)
-"""A report beyond this is no count of the request (some leave out what was cached)."""
+"""Bounds of a credible report (some providers leave out cached tokens)."""
 _LEAST = 500
-"""Estimated tokens of a request that says anything: in a short one the overhead weighs most."""
+"""Smallest request used, in estimated tokens; overhead dominates shorter ones."""
 _WEIGHT = 0.2
 _WORTH_NOTING = 0.02
 
 
 class Calibration:
-    """A factor a model, from what its provider reports; kept in the state database.
+    """A correction factor per model, learnt from its provider's reports and stored.
 
-    Each report moves the factor by a fifth of the way (the first one all of it), so that one odd
-    request does not decide. The one owner of its table. A disk that does not take a factor costs
-    nobody an answer: the next report tries again.
+    The first report sets the factor, each later one moves it by a fifth of the difference. A
+    failed write does not fail the turn: the next report tries again.
     """
 
     def __init__(self, database: Database) -> None:
@@ -192,11 +188,11 @@ class Calibration:
         self._stored: dict[str, float] = {}
 
     async def factor(self, model: str) -> float:
-        """What an estimate for ``model`` is to be multiplied by; 1.0 for one never heard of."""
+        """The factor for estimates of ``model``; 1.0 without a report."""
         return (await self._known()).get(model, 1.0)
 
     async def observe(self, model: str, *, estimated: int, reported: int) -> None:
-        """Learn from a request: its estimate (without factor) and what the provider counted."""
+        """Learn from a request: its uncalibrated estimate and the provider's count."""
         if estimated < _LEAST:
             return
         ratio = reported / estimated
@@ -232,6 +228,6 @@ class Calibration:
         try:
             await self._database.write(write)
         except StoreError as error:
-            logger.warning("the tokens of {} are not kept this time: {}", model, error)
+            logger.warning("cannot store the calibration of {}: {}", model, error)
         else:
             self._stored[model] = factor

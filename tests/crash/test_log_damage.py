@@ -148,7 +148,7 @@ def _turn(draw: st.DrawFn, number: int) -> list[Draft]:
         notes = draw(st.lists(_notes, min_size=1, max_size=4))
         entries.append(draft(EntryKind.TRIMMED, None, replaced=tuple(notes)))
     if draw(st.integers(0, 9)) == 0:
-        entries.append(draft(EntryKind.PARKED, None))
+        entries.append(draft(EntryKind.DEAD_LETTER, None))
     return entries
 
 

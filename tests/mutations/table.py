@@ -440,8 +440,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         44,
         "one damaged line hides the conversation behind it",
         LOG,
-        'is damaged, left out: {}", seq, key, error)\n\n\ndef _time',
-        'is damaged, left out: {}", seq, key, error)\n            return\n\n\ndef _time',
+        'entry {} of session {}: {}", seq, key, error)\n\n\ndef time_of',
+        'entry {} of session {}: {}", seq, key, error)\n            return\n\n\ndef time_of',
         ("tests/unit/test_session_log.py::test_damaged_rows_are_left_out",),
     ),
     Mutation(

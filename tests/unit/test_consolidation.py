@@ -316,7 +316,7 @@ async def test_a_parked_message_is_not_shown_again(bench: Bench) -> None:
         KEY,
         [
             Draft(
-                kind=EntryKind.PARKED,
+                kind=EntryKind.DEAD_LETTER,
                 message=None,
                 inbound_id=f"{KEY}/0",
                 principal=OWNER,

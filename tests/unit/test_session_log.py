@@ -108,7 +108,7 @@ async def test_what_a_parked_message_wrote_is_out_of_view_but_kept(log: SessionL
         return replace(said(text), inbound_id=name)
 
     await log.append("s", [wrote("a", "before"), wrote("bad", "1"), wrote("b", "taken in")])
-    await log.append("s", [replace(draft(EntryKind.PARKED, None), inbound_id="bad")])
+    await log.append("s", [replace(draft(EntryKind.DEAD_LETTER, None), inbound_id="bad")])
     await log.append("s", [wrote("c", "after"), wrote("bad", "tried again")])
 
     live = [entry.message for entry in (await log.live("s")).entries]
@@ -231,7 +231,7 @@ async def test_the_mark_of_a_compaction_stays_when_its_turn_is_parked(log: Sessi
     await log.append("s", [replace(mark, inbound_id="bad")])
     await log.append("s", [replace(said("poison"), inbound_id="bad")])
 
-    await log.append("s", [replace(draft(EntryKind.PARKED, None), inbound_id="bad")])
+    await log.append("s", [replace(draft(EntryKind.DEAD_LETTER, None), inbound_id="bad")])
 
     live = await log.live("s")
     assert [e.message for e in live.entries if e.message] == [

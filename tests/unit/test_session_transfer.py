@@ -16,7 +16,7 @@ from nanobot.core.chat import UserMessage
 from nanobot.core.messages import Trust
 from nanobot.session.entries import Draft, EntryKind, decode
 from nanobot.session.log import SessionLog
-from nanobot.session.transfer import GoneItsOwnWay, SessionTransfer, read_incoming
+from nanobot.session.transfer import Diverged, SessionTransfer, read_incoming
 from nanobot.store.database import Database
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -102,7 +102,7 @@ async def test_a_session_with_words_of_its_own_is_left_as_it_is(database: Databa
     )
     await log.append("cli:x", [own])
 
-    with pytest.raises(GoneItsOwnWay):
+    with pytest.raises(Diverged):
         await transfer.take_in("cli:x", read_incoming(lines({"role": "user", "content": "hi"})))
 
     assert [entry.message for entry in await log.entries("cli:x")] == [UserMessage("mine")]

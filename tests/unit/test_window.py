@@ -401,7 +401,7 @@ async def test_a_parked_turn_takes_its_summary_of_others_not_with_it(bench: Benc
         await bench.turn("in-4", "poison", says("A summary."), RetryLater("asleep"))
 
     parked = Draft(
-        kind=EntryKind.PARKED,
+        kind=EntryKind.DEAD_LETTER,
         message=None,
         inbound_id="in-4",
         principal="owner:cli:owner",
