@@ -78,14 +78,6 @@ class Home:
         return self.root / "memory-versions"
 
     @property
-    def pairing_file(self) -> Path:
-        return self.root / "pairing.json"
-
-    @property
-    def audit_log(self) -> Path:
-        return self.root / "audit.jsonl"
-
-    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
