@@ -265,7 +265,7 @@ async def _next_turn(
 def test_the_property_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the folding the same damage makes an illegal request."""
     monkeypatch.setattr(
-        "nanobot.agent.loop.fold",
+        "nanobot.agent.turn.fold",
         lambda entries, *, interrupted: [entry.message for entry in entries if entry.message],
     )
     monkeypatch.setattr("nanobot.agent.loop.violations", lambda messages: [])
