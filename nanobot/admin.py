@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,9 @@ class Admin:
         is_busy: Callable[[str], bool],
         recall: Recall,
         home: Home,
-        renewed: Callable[[str], None],
+        deleted: Callable[[str], Awaitable[None]],
     ) -> None:
-        """``renewed`` is called with the key of a deleted session."""
+        """``deleted`` is awaited with the key of a deleted session."""
         self._sessions = sessions
         self._progress = progress
         self._memory = memory
@@ -47,7 +47,7 @@ class Admin:
         self._is_busy = is_busy
         self._recall = recall
         self._home = home
-        self._renewed = renewed
+        self._deleted = deleted
 
     async def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a request; a failure is returned in ``error``, never raised."""
@@ -186,7 +186,7 @@ class Admin:
         entries = await self._sessions.delete(key)
         if entries is None:
             raise ValueError(busy)
-        self._renewed(key)
+        await self._deleted(key)
         for folder in (self._home.media_of(key), self._home.spill_of(key)):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:

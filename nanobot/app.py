@@ -257,8 +257,13 @@ class App:
             is_busy=lambda key: self.dispatcher.running_since(key) is not None,
             recall=self.recall,
             home=self.home,
-            renewed=self.context.forget,
+            deleted=self._session_deleted,
         )
+
+    async def _session_deleted(self, key: str) -> None:
+        """End what a deleted session had running, and forget its view of the skills."""
+        await self.background.kill_session(key)
+        self.context.forget(key)
 
     def _commands(self) -> CommandTable:
         return StandardCommands(

@@ -348,13 +348,12 @@ class BackgroundProcesses:
             "stopped by the user",
         )
 
-    async def kill_session(self, session_key: str) -> int:
-        """End and forget a session's processes; returns how many ran."""
+    async def kill_session(self, session_key: str) -> None:
+        """End and forget a session's processes."""
         processes = self.of_session(session_key)
-        ended = await self._end(processes, "stopped with its session")
+        await self._end(processes, "stopped with its session")
         for process in processes:
             self._processes.pop(process.id, None)
-        return ended
 
     async def aclose(self) -> None:
         """End everything."""

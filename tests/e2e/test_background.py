@@ -97,6 +97,21 @@ def test_a_process_is_watched_and_steered_over_several_turns(
     assert ended == "[stopped on request, with everything it started]"
 
 
+def test_what_a_session_left_running_ends_when_the_session_is_deleted(
+    telegram: Telegram, marker: str
+) -> None:
+    telegram.model.answer_with(obedient)
+    use_sandbox(telegram, "require")
+    telegram.start()
+    started(say(telegram, "exec", command=family(marker), background=True))
+    before = alive(marker)
+
+    done = telegram.nanobot.run("sessions", "delete", f"telegram:{OWNER}", "--yes")
+
+    assert (before != [], done.returncode, done.stderr) == (True, 0, "")
+    eventually(lambda: alive(marker) == [], "the end of its processes")
+
+
 @pytest.mark.parametrize("sandbox", ["require", "off"])
 def test_stop_ends_what_its_turn_started_in_the_background(
     telegram: Telegram, sandbox: str, marker: str

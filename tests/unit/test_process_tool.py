@@ -406,9 +406,8 @@ async def test_ending_a_session_forgets_its_processes(small: Bench, marker: str)
     await small.start(f"sleep 300; : {marker}", session="a:1")
     await small.start("cat", session="a:2")
 
-    ended = await small.background.kill_session("a:1")
+    await small.background.kill_session("a:1")
 
-    assert ended == 1
     assert alive(marker) == []
     assert small.background.of_session("a:1") == ()
     assert [state.id for state in small.background.of_session("a:2")] == ["bg-2"]
